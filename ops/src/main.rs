@@ -17,6 +17,7 @@ mod init;
 mod link;
 mod mirror;
 mod node;
+mod node_file;
 mod output;
 mod plan;
 mod producer;

@@ -1,22 +1,22 @@
 //! What each node of a development cluster finds in its folder: certificates and configuration.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read as _, Seek as _, SeekFrom};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use meridian_base::id::NodeId;
-use meridian_base::topology::Geometry;
 use meridian_runtime::secrets::{Keyring, SECRET_KEY_FILE};
 use meridian_runtime::tls::{ClusterCa, TlsError, Validity};
-use serde::Serialize;
 
 use super::layout::{Layout, NodePlace};
 use crate::cert::{CLUSTER_ID_FILE, copy_secret_key, make_server};
 use crate::client::clock;
 use crate::failure::Failure;
-use crate::first_start::{
-    ADMIN_FILE, Admin, FIRST_START_FILE, LISTENER, SUPER_USER, set_bootstrap, write_private,
+use crate::first_start::{ADMIN_FILE, Admin, FIRST_START_FILE, set_bootstrap, write_private};
+use crate::node_file::{
+    Cluster, Dev, DevTable, Heal, Limits, Listen, Listener, Member, Node, NodeFile, ObjectStore,
+    Security, Tls,
 };
 
 /// A development cluster is not meant to grow old.
@@ -135,7 +135,7 @@ pub(super) fn write(data: &Path, layout: &Layout, settings: Settings<'_>) -> Res
             write_private(&folder.join(FIRST_START_FILE), first_start)?;
         }
         let file = configuration_file(data, node.id);
-        let text = toml::to_string(&Configuration::of(layout, node, settings))
+        let text = toml::to_string(&configuration(layout, node, settings))
             .map_err(|error| Failure::Invalid(format!("{}: {error}", file.display())))?;
         fs::write(&file, text).map_err(Failure::file(&file))?;
     }
@@ -185,148 +185,45 @@ fn certificate(error: TlsError) -> Failure {
     Failure::Invalid(format!("certificates: {error}"))
 }
 
-/// A node's configuration file, as the server reads it.
-#[derive(Debug, Serialize)]
-struct Configuration<'a> {
-    node: Node<'a>,
-    listen: Listen,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    listener: BTreeMap<&'static str, Listener>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    security: Option<Security>,
-    cluster: Cluster<'a>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tls: Option<Tls>,
-    limits: Limits,
-    heal: Heal,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    object_store: Option<ObjectStore<'a>>,
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    kafka: BTreeMap<&'a str, &'a toml::Value>,
-    dev: DevTable,
-}
-
-#[derive(Debug, Serialize)]
-struct ObjectStore<'a> {
-    url: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    endpoint: Option<&'a str>,
-}
-
-#[derive(Debug, Serialize)]
-struct Heal {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    after_s: Option<u64>,
-}
-
-#[derive(Debug, Serialize)]
-struct Node<'a> {
-    id: u32,
-    datacenter: &'a str,
-    rack: &'a str,
-    data: &'static str,
-}
-
-#[derive(Debug, Serialize)]
-struct Listen {
-    kafka: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kafka_advertised: Option<String>,
-    insecure: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    peer: Option<String>,
-    admin: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Listener {
-    address: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    advertised: Option<String>,
-    protocol: &'static str,
-    certificate: &'static str,
-    key: &'static str,
-}
-
-#[derive(Debug, Serialize)]
-struct Security {
-    super_users: [&'static str; 1],
-    first_start: &'static str,
-    secret_key_file: PathBuf,
-}
-
-#[derive(Debug, Serialize)]
-struct Cluster<'a> {
-    id: &'a str,
-    geometry: Geometry,
-    further_groups: &'static [Geometry],
-    nodes: Vec<Member<'a>>,
-}
-
-#[derive(Debug, Serialize)]
-struct Member<'a> {
-    id: u32,
-    datacenter: &'a str,
-    rack: &'a str,
-    peer: String,
-    voter: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Tls {
-    folder: &'static str,
-}
-
-#[derive(Debug, Serialize)]
-struct Limits {
-    worker_threads: usize,
-}
-
-#[derive(Debug, Serialize)]
-struct DevTable {
-    wan_rtt_ms: f64,
-}
-
-impl<'a> Configuration<'a> {
-    fn of(layout: &'a Layout, node: &'a NodePlace, settings: Settings<'a>) -> Self {
-        let has_peers = layout.nodes.len() > 1;
-        let member = |node: &'a NodePlace| Member {
-            id: node.id,
-            datacenter: &node.dc,
-            rack: &node.rack,
-            peer: node.peer.to_string(),
-            voter: node.is_voter,
-        };
-        let advertised = settings.advertised.map(|advertised| advertised.of(node.id));
-        let listener = node.secure.map(|address| Listener {
-            address: address.to_string(),
-            advertised: advertised.clone(),
-            protocol: "SASL_SSL",
-            certificate: "tls/server.pem",
-            key: "tls/server-key.pem",
-        });
-        Self {
-            node: Node { id: node.id, datacenter: &node.dc, rack: &node.rack, data: "data" },
-            listen: Listen {
-                kafka: node.kafka.to_string(),
-                kafka_advertised: advertised.filter(|_| node.secure.is_none()),
-                insecure: !node.kafka.ip().is_loopback(),
-                peer: has_peers.then(|| node.peer.to_string()),
-                admin: node.admin.to_string(),
-            },
-            security: listener.is_some().then(|| Security {
-                super_users: [SUPER_USER],
-                first_start: FIRST_START_FILE,
-                secret_key_file: Path::new("tls").join(SECRET_KEY_FILE),
-            }),
-            listener: listener.into_iter().map(|listener| (LISTENER, listener)).collect(),
-            cluster: Cluster {
-                id: layout.cluster_id.as_str(),
-                geometry: layout.shape.geometry(),
-                further_groups: layout.shape.further_groups(),
-                nodes: layout.nodes.iter().map(member).collect(),
-            },
-            tls: has_peers.then_some(Tls { folder: "tls" }),
+/// The configuration file of a node.
+fn configuration<'a>(
+    layout: &'a Layout,
+    node: &'a NodePlace,
+    settings: Settings<'a>,
+) -> NodeFile<'a> {
+    let has_peers = layout.nodes.len() > 1;
+    let member = |node: &'a NodePlace| Member {
+        id: node.id,
+        datacenter: &node.dc,
+        rack: &node.rack,
+        peer: node.peer.to_string(),
+        voter: node.is_voter,
+    };
+    let advertised = settings.advertised.map(|advertised| advertised.of(node.id));
+    let tls = Path::new("tls");
+    let listener = |address: SocketAddr| {
+        Listener::secure(address.to_string(), advertised.clone(), tls.to_owned())
+    };
+    let secret_key = || Some(tls.join(SECRET_KEY_FILE));
+    NodeFile {
+        node: Node { id: node.id, datacenter: &node.dc, rack: &node.rack, data: "data".into() },
+        listener: node.secure.map(listener).unwrap_or_default(),
+        listen: Listen {
+            kafka: node.kafka.to_string(),
+            kafka_advertised: advertised.filter(|_| node.secure.is_none()),
+            insecure: !node.kafka.ip().is_loopback(),
+            peer: has_peers.then(|| node.peer.to_string()),
+            admin: Some(node.admin.to_string()),
+        },
+        security: node.secure.map(|_| Security::closed(FIRST_START_FILE.into(), secret_key())),
+        tls: has_peers.then_some(Tls { folder: "tls" }),
+        cluster: Cluster {
+            id: layout.cluster_id.as_str(),
+            geometry: layout.shape.geometry(),
+            further_groups: layout.shape.further_groups(),
+            nodes: layout.nodes.iter().map(member).collect(),
+        },
+        dev: Some(Dev {
             limits: Limits { worker_threads: settings.worker_threads },
             heal: Heal { after_s: settings.heal_after_s },
             object_store: settings
@@ -338,7 +235,7 @@ impl<'a> Configuration<'a> {
                 .map(|setting| (setting.name.as_str(), &setting.value))
                 .collect(),
             dev: DevTable { wan_rtt_ms: settings.wan_rtt_ms },
-        }
+        }),
     }
 }
 

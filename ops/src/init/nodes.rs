@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use meridian_base::id::ClusterId;
 use meridian_base::topology::Geometry;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use crate::first_start::{FIRST_START_FILE, SUPER_USER};
+use crate::first_start::FIRST_START_FILE;
+use crate::node_file::{Cluster, Listen, Listener, Member, Node, NodeFile, Security, Tls};
 
 /// The list, as it is written.
 #[derive(Debug, Deserialize)]
@@ -140,33 +141,32 @@ impl Nodes {
     /// The configuration file of a node.
     pub(super) fn configuration(&self, node: &NodeEntry, cluster: &ClusterId) -> String {
         let any = if node.is_ipv6() { "[::]" } else { "0.0.0.0" };
-        let configuration = Configuration {
-            node: NodeTable {
+        let configuration = NodeFile {
+            node: Node {
                 id: node.id,
                 datacenter: &node.datacenter,
                 rack: &node.rack,
-                data: &self.data,
+                data: self.data.clone(),
             },
             listen: Listen {
                 kafka: format!("127.0.0.1:{}", node.ports.local),
-                peer: format!("{any}:{}", node.ports.peer),
+                peer: Some(format!("{any}:{}", node.ports.peer)),
+                ..Listen::default()
             },
-            listener: Listeners {
-                secure: Listener {
-                    address: format!("{any}:{}", node.ports.clients),
-                    advertised: node.clients(),
-                    protocol: "SASL_SSL",
-                    certificate: "tls/server.pem",
-                    key: "tls/server-key.pem",
-                },
-            },
-            tls: Tls { folder: "tls" },
-            security: Security { super_users: [SUPER_USER], first_start: FIRST_START_FILE },
+            listener: Listener::secure(
+                format!("{any}:{}", node.ports.clients),
+                Some(node.clients()),
+                "tls".into(),
+            ),
+            security: Some(Security::closed(FIRST_START_FILE.into(), None)),
+            tls: Some(Tls { folder: "tls" }),
             cluster: Cluster {
                 id: cluster.as_str(),
                 geometry: self.geometry,
+                further_groups: &[],
                 nodes: self.nodes.iter().map(NodeEntry::member).collect(),
             },
+            dev: None,
         };
         let text = toml::to_string(&configuration).unwrap_or_default();
         format!(
@@ -213,72 +213,6 @@ impl NodeEntry {
             voter: self.votes(),
         }
     }
-}
-
-/// A node's configuration file, as the server reads it.
-#[derive(Serialize)]
-struct Configuration<'a> {
-    node: NodeTable<'a>,
-    listen: Listen,
-    listener: Listeners,
-    tls: Tls,
-    security: Security,
-    cluster: Cluster<'a>,
-}
-
-#[derive(Serialize)]
-struct NodeTable<'a> {
-    id: u32,
-    datacenter: &'a str,
-    rack: &'a str,
-    data: &'a PathBuf,
-}
-
-#[derive(Serialize)]
-struct Listen {
-    kafka: String,
-    peer: String,
-}
-
-#[derive(Serialize)]
-struct Listeners {
-    secure: Listener,
-}
-
-#[derive(Serialize)]
-struct Listener {
-    address: String,
-    advertised: String,
-    protocol: &'static str,
-    certificate: &'static str,
-    key: &'static str,
-}
-
-#[derive(Serialize)]
-struct Tls {
-    folder: &'static str,
-}
-
-#[derive(Serialize)]
-struct Security {
-    super_users: [&'static str; 1],
-    first_start: &'static str,
-}
-
-#[derive(Serialize)]
-struct Cluster<'a> {
-    id: &'a str,
-    geometry: Geometry,
-    nodes: Vec<Member<'a>>,
-}
-
-#[derive(Serialize)]
-struct Member<'a> {
-    id: u32,
-    datacenter: &'a str,
-    rack: &'a str,
-    peer: String,
-    voter: bool,
 }
 
 #[cfg(test)]

@@ -12,10 +12,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use meridian_base::topology::Geometry;
 use meridian_gateway::config::NodeConfig;
 use meridian_runtime::secrets::SECRET_KEY_FILE;
 use meridian_runtime::tls::ends_at;
-use serde::Serialize;
 
 use crate::cert::{
     CA_DAYS, CLUSTER_ID_FILE, NODE_DAYS, certificate, load_authority, make_authority, make_server,
@@ -23,8 +23,9 @@ use crate::cert::{
 use crate::client::clock;
 use crate::failure::Failure;
 use crate::first_start::{
-    ADMIN, ADMIN_FILE, Admin, FIRST_START_FILE, LISTENER, SUPER_USER, set_bootstrap, write_private,
+    ADMIN, ADMIN_FILE, Admin, FIRST_START_FILE, set_bootstrap, write_private,
 };
+use crate::node_file::{Cluster, Listen, Listener, Member, Node, NodeFile, Security};
 use crate::sys;
 
 const FOLDER: &str = "security";
@@ -156,31 +157,26 @@ fn renew(folder: &Path, hosts: &[String]) -> Result<(), Failure> {
 fn configuration(folder: &Path, listen: SocketAddr, bootstrap: &str) -> Result<String, Failure> {
     let file = folder.join("ca").join(CLUSTER_ID_FILE);
     let cluster = fs::read_to_string(&file).map_err(Failure::file(&file))?;
-    let path = |name: &str| folder.join(name);
-    let configuration = Configuration {
-        node: Node { id: 1, datacenter: "dc1", rack: "rack1", data: "" },
-        listen: Listen { kafka: "127.0.0.1:0" },
-        listener: [(
-            LISTENER,
-            Listener {
-                address: listen,
-                advertised: bootstrap,
-                protocol: "SASL_SSL",
-                certificate: path("server.pem"),
-                key: path("server-key.pem"),
-            },
-        )]
-        .into(),
-        security: Security {
-            super_users: [SUPER_USER],
-            first_start: path(FIRST_START_FILE),
-            secret_key_file: path("ca").join(SECRET_KEY_FILE),
-        },
+    let secret_key = folder.join("ca").join(SECRET_KEY_FILE);
+    let (id, datacenter, rack) = (1, "dc1", "rack1");
+    let peer = "127.0.0.1:1".to_owned();
+    let configuration = NodeFile {
+        node: Node { id, datacenter, rack, data: PathBuf::new() },
+        listen: Listen { kafka: "127.0.0.1:0".to_owned(), ..Listen::default() },
+        listener: Listener::secure(
+            listen.to_string(),
+            Some(bootstrap.to_owned()),
+            folder.to_owned(),
+        ),
+        security: Some(Security::closed(folder.join(FIRST_START_FILE), Some(secret_key))),
+        tls: None,
         cluster: Cluster {
             id: cluster.trim(),
-            geometry: "none",
-            nodes: [Member { id: 1, datacenter: "dc1", peer: "127.0.0.1:1" }],
+            geometry: Geometry::None,
+            further_groups: &[],
+            nodes: vec![Member { id, datacenter, rack, peer, voter: true }],
         },
+        dev: None,
     };
     toml::to_string(&configuration).map_err(|error| Failure::Invalid(error.to_string()))
 }
@@ -236,59 +232,6 @@ impl Machine {
         hosts.retain(|host| known.insert(host.clone()));
         Ok(hosts)
     }
-}
-
-/// A configuration file, as the server reads it.
-#[derive(Serialize)]
-struct Configuration<'a> {
-    node: Node,
-    listen: Listen,
-    listener: std::collections::BTreeMap<&'static str, Listener<'a>>,
-    security: Security,
-    cluster: Cluster<'a>,
-}
-
-#[derive(Serialize)]
-struct Node {
-    id: u32,
-    datacenter: &'static str,
-    rack: &'static str,
-    data: &'static str,
-}
-
-#[derive(Serialize)]
-struct Listen {
-    kafka: &'static str,
-}
-
-#[derive(Serialize)]
-struct Listener<'a> {
-    address: SocketAddr,
-    advertised: &'a str,
-    protocol: &'static str,
-    certificate: PathBuf,
-    key: PathBuf,
-}
-
-#[derive(Serialize)]
-struct Security {
-    super_users: [&'static str; 1],
-    first_start: PathBuf,
-    secret_key_file: PathBuf,
-}
-
-#[derive(Serialize)]
-struct Cluster<'a> {
-    id: &'a str,
-    geometry: &'static str,
-    nodes: [Member; 1],
-}
-
-#[derive(Serialize)]
-struct Member {
-    id: u32,
-    datacenter: &'static str,
-    peer: &'static str,
 }
 
 #[cfg(test)]
