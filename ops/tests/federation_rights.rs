@@ -6,9 +6,6 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -18,115 +15,34 @@ use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{MeridianAdminRequest, MeridianAdminResponse};
 
 use self::cluster::{refused, wait};
-use self::common::{Running, Scratch, free_port, json, meridian, ok, run, text};
+use self::common::{Scratch, json, ok, run, text};
+use self::secured::{SecuredNode, produce};
 
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "common/cluster.rs"]
 mod cluster;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "common/secured.rs"]
+mod secured;
 
-/// A cluster of one node with an open listener for loopback, one where clients log in by TLS, and
-/// links over QUIC.
-struct Node {
-    folder: PathBuf,
-    open: String,
-    secure: String,
-    process: Option<Running>,
-}
-
-impl Node {
-    /// `authority` is the folder of the authority that the clients trust.
-    fn start(folder: &Path, authority: &Path) -> Self {
-        fs::create_dir_all(folder).unwrap();
-        let path = |name: &str| folder.join(name).to_str().unwrap().to_owned();
-        let cluster = ok(&["cert", "ca", "--out", &path("ca")]);
-        ok(&["cert", "node", "1", "--ca", &path("ca"), "--out", &path("tls")]);
-        let authority = authority.to_str().unwrap();
-        let hosts = ["--host", "localhost", "--host", "127.0.0.1"];
-        let certify = ["cert", "server", "--ca", authority, "--out", &path("server")];
-        ok(&[&certify, &hosts[..]].concat());
-        let [open, secure] = [free_port(), free_port()].map(|port| format!("127.0.0.1:{port}"));
-        let configuration = format!(
-            r#"
-            [node]
-            id = 1
-            datacenter = "A"
-            rack = "A1"
-            data = "data"
-            [listen]
-            kafka = "{open}"
-            [listener.secure]
-            address = "{secure}"
-            advertised = "localhost:{}"
-            protocol = "SASL_SSL"
-            certificate = "server/server.pem"
-            key = "server/server-key.pem"
-            [security]
-            super_users = ["User:admin"]
-            [cluster]
-            id = "{}"
-            geometry = "none"
-            nodes = [{{id = 1, datacenter = "A", rack = "A1", peer = "127.0.0.1:1", voter = true}}]
-            [tls]
-            folder = "tls"
-            "#,
-            secure.rsplit(':').next().unwrap(),
-            cluster.trim()
-        );
-        let file = folder.join("node.toml");
-        fs::write(&file, configuration).unwrap();
-        let mut process = Running::start(&["serve", "--config", file.to_str().unwrap()], folder);
-        process.wait_for("ready: serving Kafka clients on ");
-        let folder = folder.to_owned();
-        Self { folder, open, secure, process: Some(process) }
-    }
-
-    /// Makes a user; gives its client's file.
-    fn user(&self, name: &str, authority: &Path) -> String {
-        let created = json(&["user", "create", name, "-o", "json", "-b", &self.open]);
-        let password = created[0]["password"].as_str().unwrap();
-        let file = self.folder.join(format!("{name}.properties"));
-        let options = format!(
-            "bootstrap.servers={}\nsecurity.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n\
-             sasl.username={name}\nsasl.password={password}\nssl.ca.location={}\n",
-            self.secure,
-            authority.join("ca.pem").display()
-        );
-        fs::write(&file, options).unwrap();
-        file.to_str().unwrap().to_owned()
-    }
-
-    /// Makes the certificate of a link to this cluster, and grants it everything that a link can
-    /// read.
-    fn certify_link(&self) -> Vec<String> {
-        let path = |name: &str| self.folder.join(name).to_str().unwrap().to_owned();
-        let link = path("link");
-        ok(&["cert", "link", "mirror", "--ca", &path("ca"), "--out", &link]);
-        let rights = ["--topics", ".*", "--groups", ".*", "--acls", "--users"];
-        ok(&[&["link", "allow", "mirror", "-b", &self.open], &rights[..]].concat());
-        let options = [
-            "security.protocol=QUIC".to_owned(),
-            format!("ssl.ca.location={link}/ca.pem"),
-            format!("ssl.certificate.location={link}/link.pem"),
-            format!("ssl.key.location={link}/link-key.pem"),
-            "sync.acls=true".to_owned(),
-            "sync.users=true".to_owned(),
-        ];
-        options.into_iter().flat_map(|option| ["-c".to_owned(), option]).collect()
-    }
-}
-
-fn produce(topic: &str, as_whom: &[&str]) -> Result<(), String> {
-    let mut child = meridian(&[&["topic", "produce", topic], as_whom].concat())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let _it_may_have_ended = child.stdin.take().unwrap().write_all(b"a record\n");
-    let output = child.wait_with_output().unwrap();
-    if output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
+/// Makes the certificate of a link to a cluster, and grants it everything that a link can
+/// read.
+fn certify_link(node: &SecuredNode) -> Vec<String> {
+    let link = node.path("link");
+    ok(&["cert", "link", "mirror", "--ca", &node.path("ca"), "--out", &link]);
+    let rights = ["--topics", ".*", "--groups", ".*", "--acls", "--users"];
+    ok(&[&["link", "allow", "mirror", "-b", &node.open], &rights[..]].concat());
+    let options = [
+        "security.protocol=QUIC".to_owned(),
+        format!("ssl.ca.location={link}/ca.pem"),
+        format!("ssl.certificate.location={link}/link.pem"),
+        format!("ssl.key.location={link}/link-key.pem"),
+        "sync.acls=true".to_owned(),
+        "sync.users=true".to_owned(),
+    ];
+    options.into_iter().flat_map(|option| ["-c".to_owned(), option]).collect()
 }
 
 /// What a node answers a user who asks for the credentials of users.
@@ -165,8 +81,8 @@ fn a_client_goes_on_after_a_failover_with_the_rights_and_the_password_that_it_ha
     let scratch = Scratch::new("federation-rights");
     let authority = scratch.path().join("clients-ca");
     ok(&["cert", "ca", "--out", authority.to_str().unwrap()]);
-    let mut source = Node::start(&scratch.path().join("source"), &authority);
-    let mirror = Node::start(&scratch.path().join("mirror"), &authority);
+    let mut source = SecuredNode::start(&scratch.path().join("source"), &authority, true);
+    let mirror = SecuredNode::start(&scratch.path().join("mirror"), &authority, true);
 
     // The source: one who produces, one whose right ends, one who goes.
     let from = ["-b", source.open.as_str()];
@@ -184,7 +100,7 @@ fn a_client_goes_on_after_a_failover_with_the_rights_and_the_password_that_it_ha
     let admin = ["--client-config", admin.as_str()];
     ok(&[&["acl", "mode", "enforce", "--yes"], &admin[..]].concat());
     ok(&[&["acl", "allow", "carol", "read", "--topic", "orders"], &admin[..]].concat());
-    let options = source.certify_link();
+    let options = certify_link(&source);
     let create = ["link", "create", "west", "--source", &source.open];
     let users_alone = ["-c", "sync.users=true"];
     let plain = refused(1, &[&create[..], &users_alone, &admin].concat());
@@ -213,7 +129,7 @@ fn a_client_goes_on_after_a_failover_with_the_rights_and_the_password_that_it_ha
         !rules().contains("User:bo") && !users().contains("guest")
     });
 
-    source.process = None;
+    source.kill();
     wait("the failover is done", || {
         run(&[&["mirror", "failover", "orders", "--yes"], &admin[..]].concat()).status.success()
     });

@@ -5,7 +5,6 @@
 #![allow(clippy::disallowed_methods, reason = "these tests watch real processes in real time")]
 
 use std::fs;
-use std::io::Write as _;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -13,9 +12,13 @@ use std::process::Stdio;
 use std::time::Instant;
 
 use self::common::{Running, Scratch, base_port, free_port, json, meridian, ok, run, text};
+use self::secured::{produce, refused};
 
 #[allow(dead_code, reason = "other tests use the rest")]
 mod common;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "common/secured.rs"]
+mod secured;
 
 const READY: &str = "ready: serving Kafka clients on ";
 
@@ -58,25 +61,6 @@ impl Bundle {
     fn wait(&mut self, node: usize) {
         self.nodes[node].as_mut().unwrap().wait_for(READY);
     }
-}
-
-/// What a command says if it fails.
-fn refused(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(!output.status.success(), "{arguments:?}: {}", text(&output.stdout));
-    text(&output.stderr)
-}
-
-fn produce(topic: &str, as_whom: &[&str]) -> Result<(), String> {
-    let mut child = meridian(&[&["topic", "produce", topic], as_whom].concat())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let _it_may_have_ended = child.stdin.take().unwrap().write_all(b"a record\n");
-    let output = child.wait_with_output().unwrap();
-    if output.status.success() { Ok(()) } else { Err(text(&output.stderr)) }
 }
 
 /// Who does not log in can do nothing.
