@@ -64,7 +64,7 @@ pub(crate) use self::cold::{ColdPolicy, Holding, ObjectHolding, ObjectsUnusable}
 pub(crate) use self::compaction::CompactionRules;
 use self::copies::Copies;
 pub use self::copies::CopiesCounts;
-pub(crate) use self::copies::Look;
+pub(crate) use self::copies::{Look, NotNow};
 pub use self::follower::FollowerLog;
 use self::follower::{FollowMessage, Followers};
 use self::group::Group;

@@ -13,7 +13,7 @@ use meridian_base::topology::{Slot, SlotState};
 use meridian_storage::leader::{Asked, Listed};
 use meridian_storage::message::{CopyList, ListCopies, StorageMessage};
 
-use super::partition_log::PartitionLog;
+use super::partition_log::{Ownership, PartitionLog};
 use super::questions::{Question, Questions};
 use super::{Logs, lock};
 
@@ -45,6 +45,10 @@ pub struct CopiesCounts {
 impl Copies {
     fn add(counter: &AtomicU64, bytes: u64) {
         counter.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn note(&self, ownership: &Ownership, looked: Looked) {
+        lock(&self.looked).insert(ownership.partition, (ownership.generation, looked));
     }
 }
 
@@ -109,6 +113,11 @@ impl PartitionLog {
         let logs = self.logs().ok_or(NotNow::NotLeader)?;
         let looked = self.looked(&logs);
         let causes = self.causes_of_surplus().ok_or(NotNow::NotLeader)?;
+        if looked.is_none() && self.is_free_of_others(&causes) {
+            let looked = Looked { causes, clean_to: None, is_unproven: false };
+            logs.copies.note(self.ownership(), looked);
+            return Ok(Look::Needless);
+        }
         let Some(from) = self.look_from(&causes, looked.as_ref()) else {
             return Ok(Look::Needless);
         };
@@ -131,9 +140,7 @@ impl PartitionLog {
         let clean_to = awaited.map_or(clean_to, |step| clean_to.min(self.before(step)));
         // Of what slots do not know committed yet, or have yet to store, nothing was found.
         let is_unproven = has_freed || swept.known < committed || awaited.is_some();
-        let looked = Looked { causes, clean_to, is_unproven };
-        lock(&logs.copies.looked)
-            .insert(self.ownership().partition, (self.ownership().generation, looked));
+        logs.copies.note(self.ownership(), Looked { causes, clean_to, is_unproven });
         Ok(if is_unproven { Look::Again(swept.freed_bytes) } else { Look::Clean })
     }
 
@@ -142,6 +149,11 @@ impl PartitionLog {
         let looked = self.logs().and_then(|logs| self.looked(&logs));
         let known = looked.map_or(0, |looked| looked.causes.made_bytes);
         self.with(0, |partition| partition.leader().surplus_made_bytes().saturating_sub(known))
+    }
+
+    /// Whether nobody can have put a copy too many: no leader came before, and this one put none.
+    fn is_free_of_others(&self, causes: &Causes) -> bool {
+        self.ownership().generation == Generation::FIRST && causes.made_bytes == 0
     }
 
     /// What this leader's last look has found.

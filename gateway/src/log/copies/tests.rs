@@ -5,8 +5,12 @@ use crate::log::testing::Bench;
 
 #[tokio::test]
 async fn a_partition_is_looked_through_when_there_is_a_cause_and_not_otherwise() {
-    let bench = Bench::new().await;
+    let mut bench = Bench::new().await;
     bench.write(0..3, 0).await;
+    bench.set_away(true);
+    assert_eq!(bench.log.free_surplus().await, Ok(Look::Needless), "no leader came before");
+    bench.set_away(false);
+    bench.take_over().await;
     bench.set_away(true);
     let looked = bench.log.free_surplus().await;
     assert_eq!(looked, Err(NotNow::NotWell(Slot::new(0))));
@@ -14,7 +18,6 @@ async fn a_partition_is_looked_through_when_there_is_a_cause_and_not_otherwise()
     assert_eq!(bench.log.free_surplus().await, Ok(Look::Clean), "a new leader asks");
     bench.write(0..3, 1).await;
     assert_eq!(bench.log.free_surplus().await, Ok(Look::Needless), "no put was hedged");
-    let mut bench = bench;
     bench.take_over().await;
     assert_eq!(bench.log.free_surplus().await, Ok(Look::Clean));
     let counts = bench.log.logs().expect("the node runs").copies_counts();
