@@ -288,8 +288,8 @@ fn partition_count(front: &Front, topic: &CreatableTopic) -> Result<u32, ApiErro
     }
 }
 
-/// Takes the first broker of each assignment as leader; where the copies are is not for clients to
-/// say.
+/// Takes the first broker of each assignment as leader. Where the copies are is not for clients to say, and the order of
+/// the others means nothing; but all must be brokers, as in Kafka.
 fn assign(
     metadata: &Metadata,
     topic: &CreatableTopic,
@@ -311,11 +311,28 @@ fn assign(
 }
 
 fn assigned_leader(metadata: &Metadata, broker_ids: &[i32]) -> Result<NodeId, ApiError> {
-    let first = broker_ids.first().and_then(|id| u32::try_from(*id).ok()).map(NodeId::new);
-    first.filter(|node| lookup::is_serving(metadata, *node)).ok_or_else(|| {
-        let message = "the first broker of an assignment is not alive";
-        ApiError::new(ErrorCode::InvalidReplicaAssignment, message)
-    })
+    let invalid = |message| Err(ApiError::new(ErrorCode::InvalidReplicaAssignment, message));
+    let node_of = |id: &i32| u32::try_from(*id).ok().map(NodeId::new);
+    let is_broker = |id: &i32| node_of(id).is_some_and(|node| metadata.node(node).is_some());
+    if let Some(stranger) = broker_ids.iter().find(|id| !is_broker(id)) {
+        return invalid(format!(
+            "a partition is assigned to broker {stranger}, which is not there"
+        ));
+    }
+    if let Some(twice) = twice(broker_ids) {
+        return invalid(format!("a partition is assigned to broker {twice} twice"));
+    }
+    let first = broker_ids.first().and_then(node_of);
+    match first.filter(|node| lookup::is_serving(metadata, *node)) {
+        Some(leader) => Ok(leader),
+        None => invalid("the first broker of an assignment is not alive".to_owned()),
+    }
+}
+
+/// The first id that is there more than once.
+fn twice(broker_ids: &[i32]) -> Option<i32> {
+    let mut seen = BTreeSet::new();
+    broker_ids.iter().copied().find(|id| !seen.insert(*id))
 }
 
 fn config_changes(

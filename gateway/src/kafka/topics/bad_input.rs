@@ -90,6 +90,8 @@ async fn growth() {
         ("to nobody", "t", 3, assigned(&[&[]]), assignment),
         ("to a stranger", "t", 3, assigned(&[&[9]]), assignment),
         ("to less than nobody", "t", 3, assigned(&[&[-1]]), assignment),
+        ("copies to a stranger", "t", 3, assigned(&[&[1, 9]]), assignment),
+        ("to the same twice", "t", 3, assigned(&[&[2, 1, 2]]), assignment),
     ] {
         for validate_only in [true, false] {
             let topic = CreatePartitionsTopic {
@@ -103,6 +105,13 @@ async fn growth() {
             assert_eq!(told.error_code, code, "{what}");
         }
     }
+    let topics = vec![CreatePartitionsTopic {
+        name: "t".into(),
+        count: 3,
+        assignments: assigned(&[&[3, 2, 1]]),
+    }];
+    let request = CreatePartitionsRequest { topics, validate_only: true, ..Default::default() };
+    assert_eq!(client.call(3, request).await.results[0].error_code, ErrorCode::None);
     let to = |count| CreatePartitionsTopic { name: "t".into(), count, assignments: None };
     let request = CreatePartitionsRequest { topics: vec![to(3), to(4)], ..Default::default() };
     let told = client.call(3, request).await.results;
