@@ -59,6 +59,9 @@ pub trait Broker: Send + Sync + 'static {
     /// datacenter (KIP-392).
     fn followed(&self, partition: PartitionId) -> Option<Arc<FollowerLog>>;
 
+    /// Whether a topic of this name was deleted a moment ago.
+    fn was_just_deleted(&self, topic: &str) -> bool;
+
     /// The other nodes.
     fn peers(&self) -> &Arc<Peers>;
 

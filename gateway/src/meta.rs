@@ -7,6 +7,7 @@
 //!                                                    +-- raft messages --> transport
 //! ```
 
+mod deleted;
 mod events;
 mod forming;
 mod inputs;
@@ -33,6 +34,7 @@ use meridian_consensus::node::{AppliedEntry, Leadership, MetadataHandle};
 use meridian_consensus::state::{Decision, Metadata};
 use tokio::sync::{Notify, oneshot, watch};
 
+pub(crate) use self::deleted::Deleted;
 pub(crate) use self::events::Events;
 use self::inputs::{Input, InputSender};
 pub(crate) use self::listener::{

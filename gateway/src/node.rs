@@ -63,7 +63,9 @@ use crate::kafka::{Front, LinkServer, LinkServerError, LinkUses, Server, ServerE
 use crate::log::{
     BudgetLimits, FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener,
 };
-use crate::meta::{EventSender, Events, Meta, MetaEvent, MetaSettings, ProposeError, ownership_of};
+use crate::meta::{
+    Deleted, EventSender, Events, Meta, MetaEvent, MetaSettings, ProposeError, ownership_of,
+};
 use crate::mirror::{Mirrors, OwnEnd};
 use crate::partition::PartitionLimits;
 use crate::peers::wire::Quorum;
@@ -162,6 +164,7 @@ pub(crate) struct Node {
     pub(crate) health: Health,
     pub(crate) own_end: Arc<OwnEnd>,
     pub(crate) link_uses: Arc<LinkUses>,
+    deleted: Arc<Deleted>,
     names: PeerNames,
     /// Why the node must stop, once it must.
     fatal: watch::Sender<Option<String>>,
@@ -232,7 +235,13 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
         u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()),
     );
     let meta_settings = meta_settings(&config, clock);
-    let listener = Arc::new(EventSender::new(config.node, registration, Arc::clone(&events)));
+    let deleted = Arc::new(Deleted::default());
+    let listener = Arc::new(EventSender::new(
+        config.node,
+        registration,
+        Arc::clone(&events),
+        Arc::clone(&deleted),
+    ));
     let meta_rng = Box::new(SplitMix::new(rng.next_u64()));
     let peers = Peers::new(config.node, Arc::clone(&wire), rng.next_u64());
     let meta = Meta::start(meta_settings, wire, meta_rng, listener).map_err(StartError::Thread)?;
@@ -251,6 +260,7 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
         health: Health::default(),
         own_end,
         link_uses: Arc::default(),
+        deleted,
         names: PeerNames::default(),
         fatal,
         sync_reported: AtomicBool::new(false),
@@ -694,6 +704,10 @@ impl Broker for Node {
 
     fn secrets(&self) -> &Keyring {
         &self.own_end.keys
+    }
+
+    fn was_just_deleted(&self, topic: &str) -> bool {
+        self.deleted.has(topic)
     }
 
     fn own_findings(&self) -> bytes::Bytes {

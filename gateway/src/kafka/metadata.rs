@@ -110,7 +110,8 @@ async fn create_missing(call: &Call, wanted: &[MetadataRequestTopic]) {
     for topic in wanted {
         pace.step().await;
         let Some(name) = &topic.name else { continue };
-        let missing = call.front.broker.metadata().topic_named(name).is_none();
+        let missing = call.front.broker.metadata().topic_named(name).is_none()
+            && !call.front.broker.was_just_deleted(name);
         let may = || call.sees(Operation::Describe, Resource::topic(name)) && call.may_create(name);
         if missing && topics::is_legal_name(name) && may() {
             let created = topics::create_default(&call.front, name).await;

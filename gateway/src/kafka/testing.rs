@@ -43,7 +43,7 @@ use crate::log::{
     BudgetLimits, FollowerLog, LogSettings, Logs, Ownership, PartitionLog, StoreHandle,
     StoreSettings, TransactionVerifier,
 };
-use crate::meta::ProposeError;
+use crate::meta::{Deleted, ProposeError};
 use crate::partition::PartitionLimits;
 use crate::peers::wire::{Quorum, QuorumMember};
 use crate::peers::{BoxFuture, Peers, Wire};
@@ -63,6 +63,7 @@ pub(crate) struct FakeBroker {
     peers: Arc<Peers>,
     wall_time_ms: Arc<AtomicI64>,
     secrets: Keyring,
+    deleted: Deleted,
     /// What the next proposals come to.
     pub(crate) refusal: Mutex<Option<ProposeError>>,
     /// How long it takes to hear of all that was decided.
@@ -88,6 +89,7 @@ impl FakeBroker {
             peers: Peers::new(NodeId::new(1), Arc::new(NoWire), 1),
             wall_time_ms: Arc::new(AtomicI64::new(1_700_000_000_000)),
             secrets: Keyring::parse(&"a".repeat(64), "tests").expect("a key"),
+            deleted: Deleted::default(),
             refusal: Mutex::default(),
             catch_up_takes: Mutex::default(),
         };
@@ -269,6 +271,11 @@ impl FakeBroker {
         let request_id = RequestId::new(u128::from(index));
         let applied = metadata.apply(index, &Proposal { request_id, command });
         self.applied.send_replace(index);
+        for change in &applied.changes {
+            if let Change::TopicDeleted(topic) = change {
+                self.deleted.note(&topic.name);
+            }
+        }
         (applied.result, applied.changes)
     }
 
@@ -390,6 +397,10 @@ impl Broker for FakeBroker {
     #[track_caller]
     fn metadata(&self) -> ReadGuard<'_, Metadata> {
         self.state()
+    }
+
+    fn was_just_deleted(&self, topic: &str) -> bool {
+        self.deleted.has(topic)
     }
 
     fn applied(&self) -> watch::Receiver<u64> {

@@ -14,8 +14,8 @@ use meridian_consensus::node::AppliedEntry;
 use meridian_consensus::state::{Change, Metadata};
 use meridian_storage::hot::Layout;
 
-use super::MetaListener;
 use super::events::Events;
+use super::{Deleted, MetaListener};
 use crate::log::Ownership;
 use crate::topic_config::storage_class::{self, STORAGE_CLASS, STORAGE_CLASS_DEFAULT};
 use crate::topic_config::{DEDUP, DEDUP_SOURCE, MIN_INSYNC_DATACENTERS};
@@ -48,17 +48,24 @@ pub(crate) struct EventSender {
     registration: RequestId,
     is_registered: AtomicBool,
     events: Arc<Events>,
+    deleted: Arc<Deleted>,
     /// The node was too far behind, and is to go by the metadata as it is.
     is_behind: AtomicBool,
 }
 
 impl EventSender {
-    pub(crate) fn new(node: NodeId, registration: RequestId, events: Arc<Events>) -> Self {
+    pub(crate) fn new(
+        node: NodeId,
+        registration: RequestId,
+        events: Arc<Events>,
+        deleted: Arc<Deleted>,
+    ) -> Self {
         Self {
             node,
             registration,
             is_registered: AtomicBool::new(false),
             events,
+            deleted,
             is_behind: AtomicBool::new(false),
         }
     }
@@ -106,6 +113,7 @@ impl MetaListener for EventSender {
                         }
                     }
                     Change::TopicDeleted(topic) => {
+                        self.deleted.note(&topic.name);
                         self.flush(&mut owned, &mut lost);
                         self.send(MetaEvent::Forget(topic.partitions.clone()));
                     }
@@ -233,7 +241,8 @@ mod tests {
         let broker = FakeBroker::three_datacenters();
         let registration = RequestId::new(7);
         let events = Arc::new(Events::default());
-        let sender = EventSender::new(NodeId::new(1), registration, Arc::clone(&events));
+        let sender =
+            EventSender::new(NodeId::new(1), registration, Arc::clone(&events), Arc::default());
         let entry = |changes| AppliedEntry {
             index: 1,
             request_id: registration,
@@ -290,7 +299,7 @@ mod tests {
     #[test]
     fn a_node_that_is_removed_ends_and_one_that_joins_anew_does_not() {
         let events = Arc::new(Events::default());
-        let listener = EventSender::new(NODE, THIS_LIFE, Arc::clone(&events));
+        let listener = EventSender::new(NODE, THIS_LIFE, Arc::clone(&events), Arc::default());
         let mut metadata = Metadata::default();
         let cluster_id = ClusterId::from_text("c");
         let bootstrap = Command::Bootstrap { cluster_id, geometry: Geometry::OnePerDc };

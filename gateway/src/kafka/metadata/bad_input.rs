@@ -1,6 +1,6 @@
 //! What Metadata and DescribeTopicPartitions say to requests that cannot be: the errors that Kafka gives.
 
-use meridian_protocol::messages::DescribeTopicPartitionsTopic;
+use meridian_protocol::messages::{DeleteTopicsRequest, DescribeTopicPartitionsTopic};
 
 use super::*;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
@@ -50,6 +50,29 @@ async fn topics() {
     let spoilt = told.iter().all(|topic| topic.error_code == ErrorCode::InvalidRequest);
     assert!(spoilt && told.len() == 2, "one that comes too early spoils the others");
     assert!(broker.state().topic_named("new").is_none(), "and none is created");
+}
+
+#[tokio::test]
+async fn a_topic_that_was_just_deleted_is_not_created_by_a_question_for_it() {
+    let broker = FakeBroker::three_datacenters();
+    let mut config = quick_config();
+    config.auto_create_topics = true;
+    let mut client = TestClient::connect(&front_of(&broker, config));
+    client.create_topic("t", 2).await;
+    let topic_names = vec!["t".into()];
+    client.call(5, DeleteTopicsRequest { topic_names, ..Default::default() }).await;
+    for (name, code) in [("t", ErrorCode::UnknownTopicOrPartition), ("new", ErrorCode::None)] {
+        let topic = MetadataRequestTopic { name: Some(name.into()), topic_id: Uuid::ZERO };
+        let request = MetadataRequest {
+            topics: Some(vec![topic]),
+            allow_auto_topic_creation: true,
+            ..Default::default()
+        };
+        let told = client.call(9, request).await.topics.remove(0);
+        assert_eq!(told.error_code, code, "{name}");
+    }
+    assert!(broker.state().topic_named("t").is_none());
+    client.create_topic("t", 3).await;
 }
 
 #[tokio::test]
