@@ -5,6 +5,7 @@ use std::path::Path;
 
 /// A document, and the lines that it may have. Of a folder each page may.
 const BUDGETS: &[(&str, usize)] = &[
+    ("CHANGELOG.md", 60),
     ("README.md", 120),
     ("docs/README.md", 70),
     ("docs/architecture.md", 160),
