@@ -88,6 +88,7 @@ fn run(args: &HostileArgs) -> Result<bool, Failure> {
         let until = clock::now() + share.saturating_sub(REST).max(REST);
         (attack.run)(&target, until);
         clock::sleep(REST);
+        println!("{:<22} {} MiB of memory", "", watch.memory_bytes() >> 20);
         if let Some(status) = node.ended() {
             println!("the node ended: {status}");
             break;

@@ -1,6 +1,8 @@
 //! What hostile clients do. Each attack ends in time, has few connections (but for the one that is about many),
 //! and sends to loopback only.
 
+mod kept;
+
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -12,8 +14,8 @@ use meridian_protocol::frame;
 use meridian_protocol::messages::{
     AlterConfigsRequest, AlterConfigsResource, ApiVersionsRequest, CreatableTopic,
     CreateTopicsRequest, DescribeConfigsRequest, DescribeConfigsResource, DescribeLogDirsRequest,
-    DescribeLogDirsTopic, FetchPartition, FetchRequest, FetchTopic, MetadataRequest,
-    MetadataRequestTopic, ProducePartition, ProduceRequest, ProduceTopic,
+    DescribeLogDirsTopic, FetchPartition, FetchRequest, FetchTopic, FindCoordinatorRequest,
+    MetadataRequest, MetadataRequestTopic, ProducePartition, ProduceRequest, ProduceTopic,
 };
 use meridian_protocol::records::BatchBuilder;
 
@@ -38,7 +40,7 @@ pub(super) struct Attack {
     pub(super) run: fn(&Target, Instant),
 }
 
-pub(super) const ATTACKS: [Attack; 12] = [
+pub(super) const ATTACKS: [Attack; 18] = [
     Attack {
         name: "trickle",
         about: "requests of 100 MiB are announced, most of them sent, and then little by little",
@@ -79,6 +81,32 @@ pub(super) const ATTACKS: [Attack; 12] = [
         run: pipeline,
     },
     Attack { name: "impatient", about: "records whose answer is not waited for", run: impatient },
+    Attack {
+        name: "clients",
+        about: "each request has a client id of its own",
+        run: kept::clients,
+    },
+    Attack {
+        name: "sessions",
+        about: "fetch sessions begin and are not used",
+        run: kept::sessions,
+    },
+    Attack {
+        name: "members",
+        about: "groups by the ten thousand, of members that never come back",
+        run: kept::members,
+    },
+    Attack {
+        name: "groups",
+        about: "KIP-848 groups by the ten thousand, of one heartbeat each",
+        run: kept::groups,
+    },
+    Attack {
+        name: "producers",
+        about: "producers by the ten thousand that write one record each",
+        run: kept::producers,
+    },
+    Attack { name: "tails", about: "records in a thousand partitions at once", run: kept::tails },
 ];
 
 const BULK: &str = "bulk";
@@ -163,7 +191,28 @@ pub(super) fn prepare(target: &Target) -> Result<(), Failure> {
         let code = told.map(|told| told.error_code).unwrap_or_default();
         CallError::check("produce", code).map_err(failed)?;
     }
+    // The topics of groups and of transactions are created by the first question for a coordinator.
+    for kind in
+        [FindCoordinatorRequest::KEY_TYPE_GROUP, FindCoordinatorRequest::KEY_TYPE_TRANSACTION]
+    {
+        find_coordinator(&mut connection, kind).map_err(failed)?;
+    }
     Ok(())
+}
+
+fn find_coordinator(connection: &mut Connection, key_type: i8) -> Result<(), CallError> {
+    let coordinator_keys = vec![CLIENT_ID.into()];
+    let request = FindCoordinatorRequest { key: CLIENT_ID.into(), key_type, coordinator_keys };
+    let until = clock::now() + PATIENCE;
+    loop {
+        let found = connection.call(&request, PATIENCE)?;
+        let code = found.coordinators.first().map_or(found.error_code, |it| it.error_code);
+        let checked = CallError::check("find the coordinator", code);
+        if checked.is_ok() || clock::now() > until {
+            return checked;
+        }
+        clock::sleep(PAUSE);
+    }
 }
 
 fn trickle(target: &Target, until: Instant) {
@@ -373,7 +422,11 @@ fn fetch(partitions: Vec<FetchPartition>, max_wait_ms: i32) -> FetchRequest {
 }
 
 fn encode<R: RequestMessage>(version: i16, request: &R) -> Bytes {
-    let frame = frame::encode_request(version, 1, Some(CLIENT_ID), request);
+    encode_as(CLIENT_ID, version, request)
+}
+
+fn encode_as<R: RequestMessage>(client_id: &str, version: i16, request: &R) -> Bytes {
+    let frame = frame::encode_request(version, 1, Some(client_id), request);
     // All requests here can be said in their versions.
     frame.map(|frame| frame.into_bytes()).unwrap_or_default()
 }

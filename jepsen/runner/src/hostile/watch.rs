@@ -19,6 +19,7 @@ pub(super) struct Watched {
 }
 
 pub(super) struct Watch {
+    process: u32,
     stop: Arc<AtomicBool>,
     looking: JoinHandle<Watched>,
 }
@@ -35,7 +36,14 @@ impl Watch {
             }
             watched
         });
-        Self { stop, looking }
+        Self { process, stop, looking }
+    }
+
+    /// What the process takes now.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let mut watched = Watched::default();
+        watched.look(self.process);
+        watched.memory_bytes
     }
 
     pub(super) fn end(self) -> Watched {
