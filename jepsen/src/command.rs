@@ -78,9 +78,12 @@ pub struct MetaArgs {
 /// `sim matrix`
 #[derive(Args, Clone, Debug)]
 pub struct MatrixArgs {
-    /// What clients do grows from it.
+    /// What clients do grows from it; of the first run.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// How many seeds.
+    #[arg(long, default_value_t = 1)]
+    pub seeds: u64,
     /// Only these faults.
     #[arg(long, value_enum)]
     pub fault: Vec<Fault>,
@@ -102,12 +105,14 @@ pub struct MutationsArgs {
 pub fn matrix(args: &MatrixArgs) -> ExitCode {
     let faults = if args.fault.is_empty() { Fault::ALL.to_vec() } else { args.fault.clone() };
     let mut failed_count = 0;
-    for fault in faults {
-        match matrix::run(args.seed, fault) {
-            Ok(made) => println!("{fault:?}:{made}"),
-            Err(violation) => {
-                failed_count += 1;
-                println!("{violation}");
+    for seed in args.seed..args.seed.saturating_add(args.seeds) {
+        for fault in &faults {
+            match matrix::run(seed, *fault) {
+                Ok(made) => println!("seed {seed}, {fault:?}:{made}"),
+                Err(violation) => {
+                    failed_count += 1;
+                    println!("seed {seed}, {violation}");
+                }
             }
         }
     }

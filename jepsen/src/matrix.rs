@@ -26,7 +26,7 @@ use crate::world::{World, WorldConfig};
 
 /// Until all partitions are served by one node; and then until work has piled up.
 const SERVED: Duration = Duration::from_secs(5);
-const CALM: Duration = Duration::from_secs(15);
+const CALM: Duration = Duration::from_secs(25);
 /// What was on its way when the fault began is answered by then; writes stop after so many of these, if they do.
 const BEFORE_IT_COUNTS: Duration = Duration::from_secs(2);
 const STOPPED_AFTER_MAX: usize = 15;

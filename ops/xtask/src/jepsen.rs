@@ -25,6 +25,8 @@ const SIMULATED: [(&str, &str, &str); 8] = [
     ("groups", "mirror-3-dc", "60"),
 ];
 const SIMULATED_TIME: &str = "300s";
+/// The runner's arguments for long faults, crossed with all that nodes do by themselves.
+const MATRIX: [&str; 4] = ["sim", "matrix", "--seeds", "6"];
 /// The runner's arguments for the hunt for broken rules.
 const MUTATIONS: [&str; 2] = ["sim", "mutations"];
 const SMOKE_SECONDS: u32 = 60;
@@ -77,7 +79,8 @@ pub(crate) fn simulate(root: &Path) -> Result<(), String> {
             return Err(format!("jepsen: simulate, workload {workload}, {shape} ({status})"));
         }
     }
-    Ok(())
+    let status = runner(root).args(MATRIX).status().map_err(|error| not_started(&error))?;
+    if status.success() { Ok(()) } else { Err(format!("jepsen: simulate, matrix ({status})")) }
 }
 
 /// The runner's arguments for simulated clusters of one shape.

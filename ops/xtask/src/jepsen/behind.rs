@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::{ALL, BUILD, MUTATIONS, SIMULATED, fast, simulation};
+use super::{ALL, BUILD, MATRIX, MUTATIONS, SIMULATED, fast, simulation};
 use crate::target;
 
 /// Commands that run one after another.
@@ -96,5 +96,8 @@ fn steps(root: &Path) -> Vec<(String, Command)> {
         simulate.args(simulation(workload, shape, seeds));
         steps.push((format!("simulate {workload}, {shape}"), simulate));
     }
+    let mut matrix = nice(runner.as_os_str());
+    matrix.args(MATRIX);
+    steps.push(("long faults, crossed with work".to_owned(), matrix));
     steps
 }
