@@ -134,6 +134,7 @@ async fn try_heartbeat(
         groups.when_settled(&request.group_id, waiter);
         (timeouts.heartbeat_interval, reply?, answer)
     };
+    call.front.note_assigned(reply.held_size_bytes());
     coordinator::committed(answer).await?;
     Ok((member_id, interval, reply))
 }

@@ -44,6 +44,11 @@ impl Front {
         }
     }
 
+    /// Charges what members were assigned.
+    pub(super) fn note_assigned(&self, size_bytes: usize) {
+        lock(&self.groups_memory.0).bring(size_bytes);
+    }
+
     /// Counts all members, if that is due.
     pub(super) fn count_members_when_due(self: &Arc<Self>) {
         if lock(&self.groups_memory.0).is_due(self.now()) {

@@ -23,6 +23,7 @@ mod subscription;
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -34,7 +35,7 @@ pub use self::member::ConsumerMember;
 use self::member::Progress;
 use self::subscription::{Pattern, Subscriptions};
 pub use self::subscription::{TopicCount, Topics, TopicsVersion};
-use super::memory::MEMBER_SIZE_BYTES;
+use super::memory::{HELD_SIZE_BYTES, MEMBER_SIZE_BYTES};
 
 /// A partition, as members own it.
 #[derive(
@@ -118,6 +119,14 @@ pub struct ConsumerReply {
     pub epoch: i32,
     /// What it is to own from now on; `None`: as before.
     pub assignment: Option<Partitions>,
+}
+
+impl ConsumerReply {
+    /// What its coordinator may hold for the assignment from now on, at most: it is named four times,
+    /// as the member's own, as its target, by when it came, and with its owner.
+    pub fn held_size_bytes(&self) -> usize {
+        4 * HELD_SIZE_BYTES * self.assignment.as_ref().map_or(0, BTreeSet::len)
+    }
 }
 
 /// Why such a group turns a caller away.
@@ -213,7 +222,7 @@ pub struct ConsumerGroup {
     members: BTreeMap<String, ConsumerMember>,
     static_ids: BTreeMap<String, String>,
     /// Who has a partition, or has not let go of it yet.
-    owners: BTreeMap<TopicPartition, String>,
+    owners: BTreeMap<TopicPartition, Arc<str>>,
     subscriptions: Subscriptions,
     /// Members to record, or to delete from the record.
     changed_members: BTreeSet<String>,
@@ -368,9 +377,8 @@ impl ConsumerGroup {
         let Some(mut member) = self.members.remove(holder) else { return Ok(()) };
         member.epoch = JOIN_EPOCH;
         member.previous_epoch = LEAVE_STATIC_EPOCH;
-        for owned in &member.assigned {
-            self.owners.insert(*owned, beat.member_id.clone());
-        }
+        let owner = Arc::<str>::from(beat.member_id.as_str());
+        self.owners.extend(member.assigned.iter().map(|owned| (*owned, Arc::clone(&owner))));
         self.members.insert(beat.member_id.clone(), member);
         self.changed_members.insert(holder.to_owned());
         self.changed_members.insert(beat.member_id.clone());
@@ -435,7 +443,8 @@ impl ConsumerGroup {
 
     /// What its members make their coordinator hold, about.
     pub fn members_size_bytes(&self) -> usize {
-        self.members.values().map(ConsumerMember::held_size_bytes).sum()
+        let members = self.members.values().map(ConsumerMember::held_size_bytes);
+        members.sum::<usize>() + self.owners.len() * HELD_SIZE_BYTES
     }
 
     /// When [`Self::tick`] has something to do, if nothing happens before.
@@ -541,7 +550,7 @@ impl ConsumerGroup {
         let Some(member) = self.members.get_mut(member_id) else { return };
         let owners = &self.owners;
         let is_free = |partition: &TopicPartition| {
-            owners.get(partition).is_none_or(|owner| owner == member_id)
+            owners.get(partition).is_none_or(|owner| &**owner == member_id)
         };
         let Some(next) = member.next(self.target_epoch, owned, is_free) else { return };
         let held: Partitions = &member.assigned | &member.to_revoke;
@@ -549,9 +558,9 @@ impl ConsumerGroup {
         for released in held.difference(&holds) {
             self.owners.remove(released);
         }
-        for taken in holds.difference(&held) {
-            self.owners.insert(*taken, member_id.to_owned());
-        }
+        let owner = Arc::<str>::from(member_id);
+        let taken = holds.difference(&held).map(|taken| (*taken, Arc::clone(&owner)));
+        self.owners.extend(taken);
         member.advance(now, next);
         self.changed_members.insert(member_id.to_owned());
     }

@@ -11,8 +11,8 @@ use meridian_base::env::Instant;
 
 /// What a member takes besides names, subscriptions and assignments: about.
 pub const MEMBER_SIZE_BYTES: usize = 512;
-/// What a partition takes that a member of KIP-848 has, or is to have.
-pub(super) const HELD_SIZE_BYTES: usize = 48;
+/// What a partition takes in one of the sets and maps in which a group of KIP-848 names it: their nodes are half full.
+pub(super) const HELD_SIZE_BYTES: usize = 80;
 /// All members are counted no more often than this, so that refused clients cost little.
 const COUNT_EVERY_MIN: Duration = Duration::from_secs(1);
 /// And no less often, while members come.
@@ -73,6 +73,11 @@ impl MemberMemory {
         if is_due { Admission::CountFirst } else { Admission::Refused }
     }
 
+    /// Charges what members hold from now on, though nobody brought it: partitions that they were assigned.
+    pub fn bring(&mut self, size_bytes: usize) {
+        self.brought_bytes = self.brought_bytes.wrapping_add(size_bytes);
+    }
+
     /// Whether members are to be counted, though nobody is to be refused.
     pub fn is_due(&self, now: Instant) -> bool {
         let is_changed = self.brought_bytes != self.brought_before_bytes || self.counted_bytes > 0;
@@ -116,6 +121,8 @@ mod tests {
         memory.on_counted(at(1_000), memory.begin_count(), 40);
         assert_eq!(memory.admit(at(1_000), 60), Admission::Taken);
         assert_eq!(memory.admit(at(1_000), usize::MAX), Admission::Refused);
+        memory.bring(1);
+        assert_eq!(memory.used_bytes(), 101, "they have it, room or not");
     }
 
     #[test]

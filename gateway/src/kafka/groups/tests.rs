@@ -278,6 +278,32 @@ async fn members_of_all_groups_share_a_bound() {
 }
 
 #[tokio::test]
+async fn partitions_that_members_are_assigned_count_at_once() {
+    let group = GroupConfig { memory_size_bytes_max: 64 << 10, ..quick_config().group };
+    let front = front_of(&FakeBroker::single(), FrontConfig { group, ..quick_config() });
+    let mut client = TestClient::connect(&front);
+    client.create_topic("wide", 100).await;
+    let find = FindCoordinatorRequest { coordinator_keys: vec!["g".into()], ..Default::default() };
+    client.call(4, find).await;
+    let mut taken_count = 0;
+    loop {
+        let beat = ConsumerGroupHeartbeatRequest {
+            group_id: format!("g{taken_count}").into(),
+            member_id: "m".into(),
+            rebalance_timeout_ms: 1000,
+            subscribed_topic_names: Some(vec!["wide".into()]),
+            topic_partitions: Some(Vec::new()),
+            ..Default::default()
+        };
+        match client.call(1, beat).await.error_code {
+            ErrorCode::None => taken_count += 1,
+            refused => break assert_eq!(refused, ErrorCode::GroupMaxSizeReached),
+        }
+    }
+    assert_eq!(taken_count, 2, "32 KB each");
+}
+
+#[tokio::test]
 async fn two_members_rebalance_and_a_silent_one_is_dropped() {
     let (_broker, front, mut first) = served().await;
     let quick =

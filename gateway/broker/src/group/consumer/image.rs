@@ -6,6 +6,7 @@
 //! shared out anew.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
@@ -118,9 +119,9 @@ impl ConsumerGroup {
             // Never two owners, whatever the record says.
             member.assigned.retain(|partition| !group.owners.contains_key(partition));
             member.note_held();
-            for partition in member.assigned.iter().chain(&member.to_revoke) {
-                group.owners.insert(*partition, id.clone());
-            }
+            let owner = Arc::<str>::from(id.as_str());
+            let owned = member.assigned.iter().chain(&member.to_revoke);
+            group.owners.extend(owned.map(|partition| (*partition, Arc::clone(&owner))));
             if let Some(instance_id) = &member.instance_id {
                 group.static_ids.insert(instance_id.clone(), id.clone());
             }

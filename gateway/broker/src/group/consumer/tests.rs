@@ -681,7 +681,7 @@ impl Play {
             );
             for partition in member.assigned.iter().chain(&member.to_revoke) {
                 assert_eq!(held.insert(*partition, id), None, "two own {partition:?}");
-                assert_eq!(self.group.owners[partition], id);
+                assert_eq!(&*self.group.owners[partition], id);
             }
         }
         assert_eq!(held.len(), self.group.owners.len());
