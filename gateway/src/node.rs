@@ -38,7 +38,7 @@ use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId, TopicId};
 use meridian_base::sync::ReadGuard;
 use meridian_base::topology::{Datacenter, SlotState};
 use meridian_consensus::command::{
-    Command, Endpoint, FeatureLevel, MountEpoch, NodeEpoch, NodeRegistration,
+    Command, Endpoint, FeatureLevel, MountEpoch, NodeEpoch, NodeRegistration, RequestId,
 };
 use meridian_consensus::config::Config as MetaConfig;
 use meridian_consensus::error::Refusal;
@@ -219,6 +219,10 @@ pub fn start(config: NodeConfig) -> BoxFuture<'static, Result<RunningNode, Start
     Box::pin(start_and_join(config))
 }
 
+fn fresh_request_id(rng: &mut SplitMix) -> RequestId {
+    RequestId::new(u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()))
+}
+
 async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
     let clock = Clock::start();
     let mut rng =
@@ -231,17 +235,10 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
         logs.set_objects(objects);
     }
     let events = Arc::new(Events::default());
-    let registration = meridian_consensus::command::RequestId::new(
-        u128::from(rng.next_u64()) << 64 | u128::from(rng.next_u64()),
-    );
+    let registration = fresh_request_id(&mut rng);
     let meta_settings = meta_settings(&config, clock);
-    let deleted = Arc::new(Deleted::default());
-    let listener = Arc::new(EventSender::new(
-        config.node,
-        registration,
-        Arc::clone(&events),
-        Arc::clone(&deleted),
-    ));
+    let listener = Arc::new(EventSender::new(config.node, registration, Arc::clone(&events)));
+    let deleted = listener.deleted();
     let meta_rng = Box::new(SplitMix::new(rng.next_u64()));
     let peers = Peers::new(config.node, Arc::clone(&wire), rng.next_u64());
     let meta = Meta::start(meta_settings, wire, meta_rng, listener).map_err(StartError::Thread)?;
@@ -422,7 +419,7 @@ impl Node {
     async fn join(
         &self,
         own: &OwnFolder,
-        registration: meridian_consensus::command::RequestId,
+        registration: RequestId,
         kafka: SocketAddr,
         admin: Option<SocketAddr>,
     ) -> Result<(), StartError> {

@@ -54,20 +54,20 @@ pub(crate) struct EventSender {
 }
 
 impl EventSender {
-    pub(crate) fn new(
-        node: NodeId,
-        registration: RequestId,
-        events: Arc<Events>,
-        deleted: Arc<Deleted>,
-    ) -> Self {
+    pub(crate) fn new(node: NodeId, registration: RequestId, events: Arc<Events>) -> Self {
         Self {
             node,
             registration,
             is_registered: AtomicBool::new(false),
             events,
-            deleted,
+            deleted: Arc::default(),
             is_behind: AtomicBool::new(false),
         }
+    }
+
+    /// Topics that were deleted a moment ago.
+    pub(crate) fn deleted(&self) -> Arc<Deleted> {
+        Arc::clone(&self.deleted)
     }
 
     fn send(&self, event: MetaEvent) {
@@ -241,8 +241,7 @@ mod tests {
         let broker = FakeBroker::three_datacenters();
         let registration = RequestId::new(7);
         let events = Arc::new(Events::default());
-        let sender =
-            EventSender::new(NodeId::new(1), registration, Arc::clone(&events), Arc::default());
+        let sender = EventSender::new(NodeId::new(1), registration, Arc::clone(&events));
         let entry = |changes| AppliedEntry {
             index: 1,
             request_id: registration,
@@ -299,7 +298,7 @@ mod tests {
     #[test]
     fn a_node_that_is_removed_ends_and_one_that_joins_anew_does_not() {
         let events = Arc::new(Events::default());
-        let listener = EventSender::new(NODE, THIS_LIFE, Arc::clone(&events), Arc::default());
+        let listener = EventSender::new(NODE, THIS_LIFE, Arc::clone(&events));
         let mut metadata = Metadata::default();
         let cluster_id = ClusterId::from_text("c");
         let bootstrap = Command::Bootstrap { cluster_id, geometry: Geometry::OnePerDc };
