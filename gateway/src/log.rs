@@ -20,7 +20,6 @@ mod contract;
 mod copies;
 pub(crate) mod follower;
 mod group;
-mod held;
 mod lease;
 mod mirrored;
 mod partition_log;
@@ -68,7 +67,6 @@ pub(crate) use self::copies::{Look, NotNow};
 pub use self::follower::FollowerLog;
 use self::follower::{FollowMessage, Followers};
 use self::group::Group;
-pub(crate) use self::held::WAIT_MAX as OPENING_WAIT_MAX;
 pub use self::partition_log::{FetchError, Fetched, Ownership, PartitionLog, Waiter};
 use self::readable::Readable;
 use self::reader::Pending;
@@ -85,6 +83,7 @@ use crate::partition::PartitionLimits;
 use crate::peers::Wire;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::{Channel, PeerState};
+pub(crate) use meridian_broker::replica::parked::WAIT_MAX as OPENING_WAIT_MAX;
 pub use meridian_broker::replica::view::Isolation;
 
 /// How often partitions with puts in flight look for late slots.

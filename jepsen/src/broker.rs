@@ -41,8 +41,9 @@ use meridian_broker::partition::{
 };
 use meridian_broker::producer::SequenceError;
 use meridian_broker::replica::follow::{FollowMessage, FollowerSet};
+use meridian_broker::replica::parked::Parked;
 use meridian_storage::hot::Layout;
-use meridian_storage::leader::{LeaderConfig, LossCause};
+use meridian_storage::leader::{LeaderConfig, LossCause, PutError};
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::lineage::Segment;
 use meridian_storage::message::{
@@ -280,6 +281,7 @@ pub struct Broker {
     mutations: Mutations,
     phase: Phase,
     recovery: Option<Recovery>,
+    parked: Parked<Waiter>,
     /// The high watermark that was shown last.
     shown: Option<Offset>,
     reads: BTreeMap<u64, ReadTask>,
@@ -344,6 +346,7 @@ impl Broker {
             mutations,
             phase: Phase::TakingOver(Box::new(takeover)),
             recovery: None,
+            parked: Parked::default(),
             shown: None,
             reads: BTreeMap::new(),
             next_read: 0,
@@ -460,6 +463,7 @@ impl Broker {
         let mut outputs = Vec::new();
         let took = partition.on_reply(now, health, slot, reply, &mut outputs);
         self.carry_out_partition(outputs, out);
+        self.release_parked(now, health, out);
         self.tend_desk(now, health, out);
         self.tend_mirror(now, health, out);
         took
@@ -508,6 +512,10 @@ impl Broker {
             }
             Phase::Leading(_) | Phase::Over => {}
         }
+        let mut outputs = Vec::new();
+        self.parked.expire(now, &mut outputs);
+        self.carry_out_partition(outputs, out);
+        self.release_parked(now, health, out);
         self.tick_verifications(now, health, out);
         self.tick_compaction(now, health, out);
         self.tick_cold(now, health, out);
@@ -531,18 +539,33 @@ impl Broker {
         if let Kind::Marker { commit } = batch.kind {
             return self.on_marker(now, health, asker, (batch, commit), out);
         }
-        let is_closed = self.refuses_clients();
-        let Phase::Leading(partition) = &mut self.phase else {
-            out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
-            return;
-        };
-        if is_closed {
+        if self.refuses_clients() {
             out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
             return;
         }
+        self.release_parked(now, health, out);
         let mut outputs = Vec::new();
         let waiter = Waiter::Producer { asker, batch };
-        partition.produce(now, health, vec![records], waiter, &mut outputs);
+        match &mut self.phase {
+            Phase::Leading(partition) if partition.is_serving() => {
+                partition.produce(now, health, vec![records], waiter, &mut outputs);
+            }
+            Phase::Leading(_) | Phase::TakingOver(_) => {
+                self.parked.push(now, vec![records], waiter, &mut outputs);
+            }
+            Phase::Over => {
+                let result = Err(PutError::Lost.into());
+                outputs.push(PartitionOutput::Answer { waiter, result });
+            }
+        }
+        self.carry_out_partition(outputs, out);
+    }
+
+    /// Appends what was parked, as soon as the partition serves.
+    fn release_parked(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
+        let Phase::Leading(partition) = &mut self.phase else { return };
+        let mut outputs = Vec::new();
+        self.parked.release(now, health, partition, &mut outputs);
         self.carry_out_partition(outputs, out);
     }
 
@@ -762,6 +785,9 @@ impl Broker {
             partition.stop(&mut outputs);
             self.carry_out_partition(outputs, out);
         }
+        let mut outputs = Vec::new();
+        self.parked.stop(&mut outputs);
+        self.carry_out_partition(outputs, out);
         self.recovery = None;
         self.desk = None;
         self.unwritten = None;

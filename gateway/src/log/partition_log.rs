@@ -10,6 +10,7 @@ use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_broker::replica::follow::{FollowMessage, FollowerSet};
+use meridian_broker::replica::parked::Parked;
 use meridian_broker::replica::view::{Isolation, ReadView};
 use meridian_consensus::state::Home;
 use meridian_mirror::contract::Contract;
@@ -26,7 +27,6 @@ use tokio::sync::{Notify, oneshot};
 use super::bells::Bells;
 use super::budget::Share;
 use super::group::{Group, Homes};
-use super::held::{Held, Request};
 use super::reader::{ReadFailed, check, fetched};
 use super::rounds::Unseen;
 use super::{Logs, lock};
@@ -118,9 +118,7 @@ pub(super) struct Inner {
     pub(super) role: Role,
     readers: Bells,
     followers: FollowerSet,
-    held: Held<Waiter>,
-    /// What clients sent was refused before the partition served (rule P1).
-    pub(super) has_refused: bool,
+    pub(super) parked: Parked<Waiter>,
     share: Share,
 }
 
@@ -133,49 +131,40 @@ impl Inner {
             }
             Role::Opening | Role::TakingOver(_) | Role::Stopped => (0, 0),
         };
-        self.share.set(pending_bytes + self.held.size_bytes(), tail_bytes)
+        self.share.set(pending_bytes + self.parked.size_bytes(), tail_bytes)
     }
 
-    /// Appends a request, or keeps it until the takeover is over.
+    /// Appends a request, or parks it until the takeover is over.
     fn produce(
         &mut self,
         now: Instant,
         health: &SlotHealth,
-        request: Request<Waiter>,
+        (batches, waiter): (Vec<RecordBatch>, Waiter),
         out: &mut Vec<PartitionOutput<Waiter>>,
     ) {
-        let refused = match &mut self.role {
+        match &mut self.role {
             Role::Leading(partition) if partition.is_serving() => {
-                partition.produce(now, health, request.batches, request.waiter, out);
-                return;
+                partition.produce(now, health, batches, waiter, out);
             }
             Role::Leading(_) | Role::TakingOver(_) | Role::Opening => {
-                let full = self.held.push(now, request);
-                full.err().map(|request| (request, PutError::NotServing))
+                self.parked.push(now, batches, waiter, out);
             }
-            Role::Stopped => Some((request, PutError::Lost)),
-        };
-        if let Some((Request { waiter, .. }, error)) = refused {
-            self.has_refused = true;
-            out.push(PartitionOutput::Answer { waiter, result: Err(error.into()) });
+            Role::Stopped => {
+                let result = Err(PutError::Lost.into());
+                out.push(PartitionOutput::Answer { waiter, result });
+            }
         }
     }
 
-    /// Appends what was kept, as soon as the partition serves: before whatever else may come.
+    /// Appends what was parked, as soon as the partition serves: before whatever else may come.
     fn release(
         &mut self,
         now: Instant,
         health: &SlotHealth,
         out: &mut Vec<PartitionOutput<Waiter>>,
     ) {
-        let Role::Leading(partition) = &mut self.role else { return };
-        if partition.is_serving() {
-            if std::mem::take(&mut self.has_refused) {
-                partition.note_all_refused();
-            }
-            for Request { batches, waiter } in self.held.take() {
-                partition.produce(now, health, batches, waiter, out);
-            }
+        if let Role::Leading(partition) = &mut self.role {
+            self.parked.release(now, health, partition, out);
         }
     }
 
@@ -185,20 +174,12 @@ impl Inner {
             partition.stop(out);
         }
         self.role = Role::Stopped;
-        refuse(self.held.take(), PutError::Lost, out);
+        self.parked.stop(out);
     }
 
     fn has_work(&self) -> bool {
         matches!(&self.role, Role::Leading(partition) if partition.has_work())
     }
-}
-
-fn refuse(requests: Vec<Request<Waiter>>, error: PutError, out: &mut Vec<PartitionOutput<Waiter>>) {
-    let refused = |request: Request<Waiter>| PartitionOutput::Answer {
-        waiter: request.waiter,
-        result: Err(error.into()),
-    };
-    out.extend(requests.into_iter().map(refused));
 }
 
 /// A partition that this node owns.
@@ -242,8 +223,7 @@ impl PartitionLog {
                 role: Role::Opening,
                 readers: Bells::default(),
                 followers: FollowerSet::default(),
-                held: Held::default(),
-                has_refused: false,
+                parked: Parked::default(),
                 share: Share::new(Arc::clone(&logs.budget)),
             }),
             last_slot: AtomicU8::new(NO_SLOT),
@@ -281,7 +261,7 @@ impl PartitionLog {
 
     /// Whether requests wait until it is served.
     pub(super) fn is_waited_for(&self) -> bool {
-        !lock(&self.inner).held.is_empty()
+        !lock(&self.inner).parked.is_empty()
     }
 
     /// Appends batches, once the partition is taken over. The receiver is answered when they are
@@ -296,15 +276,15 @@ impl PartitionLog {
         let now = logs.now();
         let health = self.group.health(now);
         let mut out = Vec::new();
-        let (has_work, is_held, is_new) = {
+        let (has_work, is_parked, is_new) = {
             let mut inner = lock(&self.inner);
-            inner.produce(now, &health, Request { batches, waiter }, &mut out);
-            (inner.has_work(), !inner.held.is_empty(), inner.account())
+            inner.produce(now, &health, (batches, waiter), &mut out);
+            (inner.has_work(), !inner.parked.is_empty(), inner.account())
         };
         if has_work {
             logs.activate(self.ownership.partition);
         }
-        if is_held {
+        if is_parked {
             logs.urge(self.ownership.partition);
         }
         self.share_memory(&logs, is_new);
@@ -577,13 +557,11 @@ impl PartitionLog {
     }
 
     /// Refuses what has waited too long for the takeover.
-    pub(super) fn expire_held(self: &Arc<Self>, now: Instant) {
+    pub(super) fn expire_parked(self: &Arc<Self>, now: Instant) {
         let mut out = Vec::new();
         {
             let mut inner = lock(&self.inner);
-            let late = inner.held.expire(now);
-            inner.has_refused |= !late.is_empty();
-            refuse(late, PutError::NotServing, &mut out);
+            inner.parked.expire(now, &mut out);
             inner.account();
         }
         self.carry_out(out, None);

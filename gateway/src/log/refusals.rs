@@ -12,7 +12,7 @@ impl PartitionLog {
             Role::Leading(partition) if partition.is_serving() => {
                 partition.note_refused_before(producer_id);
             }
-            _ => inner.has_refused = true,
+            _ => inner.parked.note_refused(),
         }
     }
 }

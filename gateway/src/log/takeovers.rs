@@ -88,7 +88,7 @@ impl Logs {
             if let Some(log) = self.owned(partition) {
                 let (mut out, now) = (Vec::new(), self.now());
                 let asked = log.take_over(|takeover| takeover.tick(now, &mut out));
-                log.expire_held(now);
+                log.expire_parked(now);
                 self.carry_out_takeover(&log, asked, out, &mut fences);
             }
             // Looked up under the lock: who becomes the owner meanwhile adds it after this.
