@@ -603,7 +603,8 @@ impl Node {
             (count_min, dedups_sources, layout, partitions)
         };
         for partition in partitions {
-            if let Some(log) = self.logs.led(partition) {
+            // Also one that is being taken over: it is to begin with what holds by then.
+            if let Some(log) = self.logs.owned(partition) {
                 log.set_datacenter_count_min(count_min);
                 log.track_sources(dedups_sources, self.agreed_time_ms().unwrap_or(i64::MAX));
                 log.set_layout(layout);

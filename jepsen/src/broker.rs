@@ -1,8 +1,7 @@
-//! One partition on one node, from its appointment to its replacement: takeover, recovery of its
-//! state, leadership.
+//! One partition on one node, from its appointment to its replacement.
 //!
-//! Embeds the real takeover and the real partition; adds what the node does around them: it reads
-//! from slot to slot, and answers clients.
+//! Embeds the product's [`Replica`]; adds what the node does around it: it reads from slot to slot,
+//! and answers clients.
 
 mod cold;
 mod compaction;
@@ -32,27 +31,27 @@ use self::transactions::Verifying;
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
-use meridian_base::position::{Generation, LeaderEpoch, LogPoint, Offset};
+use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot, SlotSet};
 use meridian_broker::coordination::journal::Entry;
 use meridian_broker::partition::{
-    Appended, Marker, Partition, PartitionLimits, PartitionOutput, PartitionState, ProduceError,
-    RecordBatch, Ticket, TransactionError, VerifyError,
+    Appended, Marker, PartitionLimits, PartitionOutput, ProduceError, RecordBatch, Ticket,
+    TransactionError, VerifyError,
 };
 use meridian_broker::producer::SequenceError;
+use meridian_broker::replica::fences::Fence;
 use meridian_broker::replica::follow::{FollowMessage, FollowerSet};
-use meridian_broker::replica::parked::Parked;
+use meridian_broker::replica::rebuild::Rebuild;
+use meridian_broker::replica::{Replica, ReplicaConfig, ReplicaOutput, StopCause};
 use meridian_storage::hot::Layout;
-use meridian_storage::leader::{LeaderConfig, LossCause, PutError};
+use meridian_storage::leader::LossCause;
 use meridian_storage::limits::SizeLimits;
-use meridian_storage::lineage::Segment;
 use meridian_storage::message::{
-    Beacon, CommitMark, FenceResult, FreeCopies, FreeParts, ListCopies, ListParts, Put, PutReply,
+    Beacon, CommitMark, FenceAnswer, FreeCopies, FreeParts, ListCopies, ListParts, Put, PutReply,
     Read,
 };
 use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
-use meridian_storage::takeover::{Takeover, TakeoverConfig, TakeoverOutput, TakeoverPlan};
 
 use crate::cost::Chore;
 use crate::desk::{Desk, MarkerOrigin, Piece, is_internal};
@@ -215,8 +214,8 @@ pub enum Shown {
 pub enum BrokerOutput {
     /// Send a put.
     Put(Slot, Put),
-    /// Send a fence, or ask for the rest of what a slot holds.
-    FenceRead(Slot, Option<LogPoint>),
+    /// Ask for a fence, or for the rest of what a slot holds.
+    Fence(Fence),
     /// Send a read; its answer comes back with this number.
     Read(Slot, u64, Read),
     /// A slot is late with a read.
@@ -256,32 +255,16 @@ pub enum BrokerOutput {
     Shown(Shown),
 }
 
-enum Phase {
-    TakingOver(Box<Takeover>),
-    Leading(Box<Partition<Waiter>>),
-    Over,
-}
-
-/// Rebuilds the state behind the cut: checkpoint, then the blobs after it (rule T9).
-struct Recovery {
-    state: PartitionState,
-    /// What is still to be replayed, the next segment last.
-    segments: Vec<Segment>,
-}
-
 /// One partition on one node.
 pub struct Broker {
     partition: PartitionId,
     generation: Generation,
     leader_epoch: LeaderEpoch,
     node: NodeId,
-    layout: Layout,
-    sizes: SizeLimits,
-    datacenter_count_min: usize,
     mutations: Mutations,
-    phase: Phase,
-    recovery: Option<Recovery>,
-    parked: Parked<Waiter>,
+    replica: Replica<Waiter>,
+    /// The state that is being rebuilt.
+    rebuild: Option<Rebuild>,
     /// The high watermark that was shown last.
     shown: Option<Offset>,
     reads: BTreeMap<u64, ReadTask>,
@@ -316,40 +299,38 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Begins to take `partition` over.
-    pub fn begin(
+    /// Of a partition that its node has been appointed to lead.
+    pub fn new(
         partition: PartitionId,
         owner: Owner,
-        group: GroupConfig,
+        (sizes, datacenter_count_min): (SizeLimits, usize),
         mutations: Mutations,
-        now: Instant,
-        out: &mut Vec<BrokerOutput>,
     ) -> Self {
         let Owner { generation, leader_epoch, node } = owner;
-        let config = TakeoverConfig {
-            partition,
-            generation,
-            leader_epoch,
-            group,
-            former: Vec::new(),
-            mutations,
-        };
-        let mut outputs = Vec::new();
-        let takeover = Takeover::begin(config, now, &mut outputs);
-        let mut broker = Self {
+        let config = ReplicaConfig {
             partition,
             generation,
             leader_epoch,
             node,
+            limits: limits(partition),
+            pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
+            blob_size_bytes_max: sizes.blob_size_bytes_max,
+            datacenter_count_min,
             layout: Layout::Copies,
-            sizes: SizeLimits::SMALL,
+            tracks_sources: true,
             mutations,
-            phase: Phase::TakingOver(Box::new(takeover)),
-            recovery: None,
-            parked: Parked::default(),
+        };
+        Self {
+            partition,
+            generation,
+            leader_epoch,
+            node,
+            mutations,
+            replica: Replica::new(config),
+            rebuild: None,
             shown: None,
             reads: BTreeMap::new(),
-            next_read: 0,
+            next_read: 1,
             followers: FollowerSet::new(mutations),
             has_progress: false,
             slow: SlotSet::EMPTY,
@@ -366,67 +347,60 @@ impl Broker {
             unwritten: None,
             shortening: Shortening::default(),
             rests: Rests::new(mutations),
-            datacenter_count_min: 1,
             trim_to: None,
             fresh_id: None,
-        };
-        out.extend(outputs.into_iter().map(|output| match output {
-            TakeoverOutput::FenceRead { slot, above } => BrokerOutput::FenceRead(slot, above),
-            other => unreachable!("a takeover begins with fences, not {other:?}"),
-        }));
-        broker.next_read = 1;
-        broker
+        }
+    }
+
+    /// Begins to take the partition over.
+    pub fn begin(
+        &mut self,
+        now: Instant,
+        health: &SlotHealth,
+        group: GroupConfig,
+        out: &mut Vec<BrokerOutput>,
+    ) {
+        self.step(now, health, out, |replica, outputs| {
+            replica.begin(now, health, group, Vec::new(), outputs);
+        });
     }
 
     /// Puts records in another way from now on.
     pub fn convert(&mut self, class: Class) {
-        self.layout = match class {
+        self.replica.set_layout(match class {
             Class::Copies | Class::Cold(_) | Class::Objects => Layout::Copies,
             Class::Parts => PARTS,
-        };
+        });
         self.convert_cold(class);
-        if let Phase::Leading(partition) = &mut self.phase {
-            partition.leader_mut().set_layout(self.layout);
-        }
     }
 
     /// Whether clients are served.
     pub fn is_serving(&self) -> bool {
-        matches!(&self.phase, Phase::Leading(partition) if partition.is_serving())
+        self.replica.is_serving()
     }
 
     /// Where the log begins and ends, if this broker may say so.
     pub fn bounds(&self) -> Option<(Offset, Offset)> {
-        let Phase::Leading(partition) = &self.phase else { return None };
+        let partition = self.replica.partition()?;
         let start = partition.leader().log_start_offset();
         self.served_mark().map(|mark| (start, mark.high_watermark))
     }
 
     /// The last step that is committed, if others wait for it to be their turn.
     pub fn waits_after(&self) -> Option<CommitMark> {
-        let Phase::Leading(partition) = &self.phase else { return None };
+        let partition = self.replica.partition()?;
         let leader = partition.leader();
         leader.mark().filter(|_| leader.pending_size_bytes() > 0)
     }
 
     /// What the broker is doing, in a word.
     pub fn phase_name(&self) -> &'static str {
-        match &self.phase {
-            Phase::TakingOver(_) => "taking over",
-            Phase::Leading(partition) if partition.is_serving() => "serving",
-            Phase::Leading(_) if self.recovery.is_some() => "recovering",
-            Phase::Leading(_) => "starting",
-            Phase::Over => "over",
-        }
+        self.replica.phase_name()
     }
 
-    /// The group configuration that the broker counts by, unless it is over.
+    /// The group configuration that the broker counts by, unless it has stopped.
     pub fn group(&self) -> Option<&GroupConfig> {
-        match &self.phase {
-            Phase::TakingOver(takeover) => Some(takeover.group()),
-            Phase::Leading(partition) => Some(partition.leader().group()),
-            Phase::Over => None,
-        }
+        self.replica.group()
     }
 
     /// The slot of the broker's own node, if it fills one.
@@ -434,20 +408,18 @@ impl Broker {
         self.group()?.slot_of(self.node)
     }
 
-    /// Takes a slot's answer to a fence.
+    /// Takes the answer of a node's slot to a fence.
     pub fn on_fence_answer(
         &mut self,
         now: Instant,
         health: &SlotHealth,
-        slot: Slot,
-        incarnation: Incarnation,
-        result: FenceResult,
+        from: (NodeId, Incarnation),
+        answer: FenceAnswer,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Phase::TakingOver(takeover) = &mut self.phase else { return };
-        let mut outputs = Vec::new();
-        takeover.on_answer(now, slot, incarnation, result, &mut outputs);
-        self.carry_out_takeover(now, health, outputs, out);
+        self.step(now, health, out, |replica, outputs| {
+            replica.on_fence_answer(now, health, from, answer, outputs);
+        });
     }
 
     /// Takes a slot's answer to a put; how long it took, if it is durable there.
@@ -459,14 +431,14 @@ impl Broker {
         reply: PutReply,
         out: &mut Vec<BrokerOutput>,
     ) -> Option<Duration> {
-        let Phase::Leading(partition) = &mut self.phase else { return None };
         let mut outputs = Vec::new();
-        let took = partition.on_reply(now, health, slot, reply, &mut outputs);
+        let took = self.replica.act(now, health, &mut outputs, |partition, outputs| {
+            partition.on_reply(now, health, slot, reply, outputs)
+        });
         self.carry_out_partition(outputs, out);
-        self.release_parked(now, health, out);
         self.tend_desk(now, health, out);
         self.tend_mirror(now, health, out);
-        took
+        took.flatten()
     }
 
     /// These slots are read from last.
@@ -482,40 +454,25 @@ impl Broker {
         group: &GroupConfig,
         out: &mut Vec<BrokerOutput>,
     ) {
-        match &mut self.phase {
-            Phase::TakingOver(takeover) => {
-                let mut outputs = Vec::new();
-                takeover.on_config(now, group.clone(), &mut outputs);
-                self.carry_out_takeover(now, health, outputs, out);
-            }
-            Phase::Leading(partition) => {
-                let mut outputs = Vec::new();
-                partition.on_config(now, health, group.clone(), &mut outputs);
-                self.carry_out_partition(outputs, out);
-            }
-            Phase::Over => {}
-        }
+        self.step(now, health, out, |replica, outputs| {
+            replica.on_config(now, health, group, outputs)
+        });
     }
 
     /// Does what is due. Call every few milliseconds.
     pub fn tick(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        match &mut self.phase {
-            Phase::TakingOver(takeover) => {
-                let mut outputs = Vec::new();
-                takeover.tick(now, &mut outputs);
-                self.carry_out_takeover(now, health, outputs, out);
-            }
-            Phase::Leading(partition) if partition.has_work() => {
-                let mut outputs = Vec::new();
-                partition.tick(now, health, &mut outputs);
-                self.carry_out_partition(outputs, out);
-            }
-            Phase::Leading(_) | Phase::Over => {}
+        if self.replica.is_opening() {
+            self.step(now, health, out, |replica, outputs| {
+                replica.tick_opening(now, health, outputs)
+            });
         }
         let mut outputs = Vec::new();
-        self.parked.expire(now, &mut outputs);
+        self.replica.act(now, health, &mut outputs, |partition, outputs| {
+            if partition.has_work() {
+                partition.tick(now, health, outputs);
+            }
+        });
         self.carry_out_partition(outputs, out);
-        self.release_parked(now, health, out);
         self.tick_verifications(now, health, out);
         self.tick_compaction(now, health, out);
         self.tick_cold(now, health, out);
@@ -543,29 +500,9 @@ impl Broker {
             out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
             return;
         }
-        self.release_parked(now, health, out);
         let mut outputs = Vec::new();
         let waiter = Waiter::Producer { asker, batch };
-        match &mut self.phase {
-            Phase::Leading(partition) if partition.is_serving() => {
-                partition.produce(now, health, vec![records], waiter, &mut outputs);
-            }
-            Phase::Leading(_) | Phase::TakingOver(_) => {
-                self.parked.push(now, vec![records], waiter, &mut outputs);
-            }
-            Phase::Over => {
-                let result = Err(PutError::Lost.into());
-                outputs.push(PartitionOutput::Answer { waiter, result });
-            }
-        }
-        self.carry_out_partition(outputs, out);
-    }
-
-    /// Appends what was parked, as soon as the partition serves.
-    fn release_parked(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let Phase::Leading(partition) = &mut self.phase else { return };
-        let mut outputs = Vec::new();
-        self.parked.release(now, health, partition, &mut outputs);
+        self.replica.produce(now, health, vec![records], waiter, &mut outputs);
         self.carry_out_partition(outputs, out);
     }
 
@@ -591,76 +528,45 @@ impl Broker {
         before: Offset,
         out: &mut Vec<BrokerOutput>,
     ) -> bool {
-        let Phase::Leading(partition) = &mut self.phase else { return false };
+        let Some(partition) = self.replica.partition_mut() else { return false };
         let mut outputs = Vec::new();
         let is_taken = partition.trim(now, health, before, &mut outputs).is_ok();
         self.carry_out_partition(outputs, out);
         is_taken
     }
 
-    fn carry_out_takeover(
+    /// Runs `decide` on the replica, then carries out what it decided.
+    fn step(
         &mut self,
         now: Instant,
         health: &SlotHealth,
-        outputs: Vec<TakeoverOutput>,
         out: &mut Vec<BrokerOutput>,
+        decide: impl FnOnce(&mut Replica<Waiter>, &mut Vec<ReplicaOutput<Waiter>>),
     ) {
+        let mut outputs = Vec::new();
+        decide(&mut self.replica, &mut outputs);
+        let mut led = Vec::new();
         for output in outputs {
             match output {
-                TakeoverOutput::FenceRead { slot, above } => {
-                    out.push(BrokerOutput::FenceRead(slot, above));
-                }
-                TakeoverOutput::Read { slot, request } => {
+                ReplicaOutput::Led(output) => led.push(output),
+                ReplicaOutput::Fence(fence) => out.push(BrokerOutput::Fence(fence)),
+                ReplicaOutput::ReadTail { slot, request, .. } => {
                     self.read_tail(slot, request, out);
                 }
-                TakeoverOutput::Decided(plan) => self.start_leader(now, health, *plan, out),
-                TakeoverOutput::Superseded { .. } => self.end(out),
-                TakeoverOutput::Broken(contradiction) => {
-                    self.broken(contradiction.to_string(), out);
+                ReplicaOutput::Rebuild(plan) => {
+                    self.reads.clear();
+                    self.rebuild = Some(Rebuild::begin(&plan, 0));
+                    self.read_state(now, health, out);
+                }
+                ReplicaOutput::Stopped(cause) => {
+                    if !matches!(cause, StopCause::Superseded(_)) {
+                        self.broken(cause.to_string(), out);
+                    }
                     self.end(out);
                 }
             }
         }
-    }
-
-    fn start_leader(
-        &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        plan: TakeoverPlan,
-        out: &mut Vec<BrokerOutput>,
-    ) {
-        let Phase::TakingOver(takeover) = &self.phase else { return };
-        let config = LeaderConfig {
-            partition: self.partition,
-            generation: self.generation,
-            group: takeover.group().clone(),
-            own_slot: takeover.group().slot_of(self.node),
-            datacenter_count_min: self.datacenter_count_min,
-            layout: self.layout,
-            pending_size_bytes_max: PENDING_SIZE_BYTES_MAX,
-            blob_size_bytes_max: self.sizes.blob_size_bytes_max,
-            mutations: self.mutations,
-        };
-        let checkpoint = plan.checkpoint;
-        let mut outputs = Vec::new();
-        let leader_epoch = self.leader_epoch;
-        let limits = limits(self.partition);
-        let partition =
-            Partition::start(config, leader_epoch, limits, plan, now, health, &mut outputs);
-        let point = checkpoint.map(|info| info.point);
-        let mut segments = partition.leader().lineage().segments_after(point);
-        segments.reverse();
-        let mut state = PartitionState::default();
-        state.track_sources(true, 0);
-        self.recovery = Some(Recovery { state, segments });
-        self.phase = Phase::Leading(Box::new(partition));
-        self.reads.clear();
-        match checkpoint {
-            Some(info) => self.read_checkpoint(now, info, out),
-            None => self.replay(now, out),
-        }
-        self.carry_out_partition(outputs, out);
+        self.carry_out_partition(led, out);
     }
 
     fn carry_out_partition(
@@ -741,7 +647,7 @@ impl Broker {
             self.check_manifest(out);
             return self.show_stable(out);
         };
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         if is_internal(self.partition) && from < high_watermark {
             let pieces = partition.tail().read(from, usize::MAX).unwrap_or_default();
             let piece = Piece { from, bytes: pieces.concat().into() };
@@ -765,7 +671,7 @@ impl Broker {
     }
 
     fn show_stable(&self, out: &mut Vec<BrokerOutput>) {
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         out.push(BrokerOutput::Shown(Shown::Stable {
             log_start_offset: partition.leader().log_start_offset(),
             last_stable_offset: partition.last_stable_offset(),
@@ -779,16 +685,10 @@ impl Broker {
 
     /// Stops for good: what is in doubt stays so for those who wait for it (rule L3).
     pub fn end(&mut self, out: &mut Vec<BrokerOutput>) {
-        let phase = std::mem::replace(&mut self.phase, Phase::Over);
-        if let Phase::Leading(mut partition) = phase {
-            let mut outputs = Vec::new();
-            partition.stop(&mut outputs);
-            self.carry_out_partition(outputs, out);
-        }
         let mut outputs = Vec::new();
-        self.parked.stop(&mut outputs);
+        self.replica.stop(&mut outputs);
         self.carry_out_partition(outputs, out);
-        self.recovery = None;
+        self.rebuild = None;
         self.desk = None;
         self.unwritten = None;
         self.shortening = Shortening::default();

@@ -17,16 +17,17 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
-use meridian_base::position::{Generation, LeaderEpoch, LogPoint};
+use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{GroupConfig, Slot};
 use meridian_broker::partition::{Marker, Ticket, Verification, VerifyError};
+use meridian_broker::replica::fences::Fences;
 use meridian_broker::replica::follow::FollowMessage;
 use meridian_broker::replica::slots::SlotWatches;
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
 use meridian_storage::leader::Listed;
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::{
-    FenceRead, FenceReadReply, Put, PutReply, PutResult, ReadReply, StorageMessage,
+    FenceReadReply, Put, PutReply, PutResult, ReadReply, StorageMessage,
 };
 use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
@@ -36,7 +37,7 @@ use crate::broker::{Asker, Broker, BrokerOutput, ClientReply, Shown};
 use crate::desk::{Ask, MarkerOrigin, Told};
 use crate::disk::SimDisk;
 use crate::link::LinkPacket;
-use crate::metadata::{Entry, GROUP, Owner, View};
+use crate::metadata::{Entry, Owner, View};
 use crate::net::Endpoint;
 use crate::objects::{ObjectAnswer, ObjectRequest};
 use crate::seat::{Seat, SeatOutput, fresh_incarnation};
@@ -205,6 +206,8 @@ pub struct Node {
     /// In how many datacenters a record must be before it is acknowledged.
     pub datacenter_count_min: usize,
     brokers: BTreeMap<(PartitionId, Generation), Broker>,
+    /// To be asked for, together.
+    fences: Fences,
     following: Following,
     pending: BTreeMap<u64, Pending>,
     next_tag: u64,
@@ -231,6 +234,7 @@ impl Node {
             has_chores: true,
             datacenter_count_min: 1,
             brokers: BTreeMap::new(),
+            fences: Fences::default(),
             following: Following::default(),
             pending: BTreeMap::new(),
             next_tag: 0,
@@ -272,6 +276,7 @@ impl Node {
     pub fn stop(&mut self) {
         self.seat = None;
         self.brokers.clear();
+        self.fences = Fences::default();
         self.following = Following::default();
         self.pending.clear();
         self.watches = SlotWatches::default();
@@ -321,6 +326,7 @@ impl Node {
             Entry::Group(group) => {
                 self.watches.adopt(&before, group);
                 self.adopt(now, group, out);
+                self.send_fences(out);
                 let mut outputs = Vec::new();
                 if let Some(seat) = &mut self.seat {
                     seat.on_config(now, group, &mut outputs);
@@ -396,23 +402,18 @@ impl Node {
         if !self.is_up() || self.brokers.contains_key(&key) {
             return;
         }
-        let mut outputs = Vec::new();
-        let mut broker = Broker::begin(
-            partition,
-            owner,
-            self.view.group.clone(),
-            self.mutations,
-            now,
-            &mut outputs,
-        );
-        broker.set_sizes(self.sizes);
-        broker.set_datacenter_count_min(self.datacenter_count_min);
+        let bounds = (self.sizes, self.datacenter_count_min);
+        let mut broker = Broker::new(partition, owner, bounds, self.mutations);
         broker.set_chores(self.has_chores);
         broker.convert(self.view.class_of(partition));
         broker.set_object_store(self.has_object_store);
         broker.follow(self.view.mirrors.get(&partition).copied(), self.mirror_mutation);
         self.brokers.insert(key, broker);
-        self.carry_out_broker(now, key, outputs, out);
+        let group = self.view.group.clone();
+        self.with_broker(now, key, out, |broker, health, out| {
+            broker.begin(now, health, group, out)
+        });
+        self.send_fences(out);
     }
 
     /// Takes a packet from the network.
@@ -449,6 +450,7 @@ impl Node {
             | Packet::Marked { .. } => self.on_coordination(now, from, packet, out),
             Packet::Reply { .. } | Packet::Told { .. } | Packet::Verify { .. } => {}
         }
+        self.send_fences(out);
     }
 
     /// The newest generation of `partition` that this node leads.
@@ -483,8 +485,8 @@ impl Node {
                     self.watches.on_answer(slot, took);
                 }
             }
-            StorageMessage::FenceReadReply { tag, reply } => {
-                self.on_fence_reply(now, slot, tag, reply, out);
+            StorageMessage::FenceReadReply { reply, .. } => {
+                self.on_fence_reply(now, NodeId::new(from.0 as u32), reply, out);
             }
             StorageMessage::ReadReply { tag, reply } if tag & STORE_TAG == 0 => {
                 self.on_read_reply(now, slot, tag, reply, out);
@@ -544,36 +546,18 @@ impl Node {
     fn on_fence_reply(
         &mut self,
         now: Instant,
-        slot: Slot,
-        tag: u64,
+        from: NodeId,
         reply: FenceReadReply,
         out: &mut Vec<NodeOutput>,
     ) {
-        let Some(pending) = self.pending.remove(&tag).filter(|pending| pending.slot == slot) else {
-            return;
-        };
-        let key = (pending.partition, pending.generation);
         if let Some(group) = reply.stale {
-            self.with_broker(now, key, out, |broker, health, out| {
-                broker.on_config(now, health, &group, out)
-            });
+            self.adopt(now, &group, out);
         }
         for answer in reply.answers {
-            self.with_broker(
-                now,
-                (answer.partition, answer.generation),
-                out,
-                |broker, health, out| {
-                    broker.on_fence_answer(
-                        now,
-                        health,
-                        slot,
-                        reply.incarnation,
-                        answer.result,
-                        out,
-                    );
-                },
-            );
+            let key = (answer.partition, answer.generation);
+            self.with_broker(now, key, out, |broker, health, out| {
+                broker.on_fence_answer(now, health, (from, reply.incarnation), answer, out);
+            });
         }
     }
 
@@ -638,6 +622,7 @@ impl Node {
         for key in keys {
             self.with_broker(now, key, out, |broker, health, out| broker.tick(now, health, out));
         }
+        self.send_fences(out);
     }
 
     /// Every broker hears of a group configuration that one of them, or the metadata, has seen.
@@ -676,9 +661,7 @@ impl Node {
         for output in outputs {
             match output {
                 BrokerOutput::Put(slot, put) => self.put(now, slot, put, out),
-                BrokerOutput::FenceRead(slot, above) => {
-                    self.fence((partition, generation), slot, above, out);
-                }
+                BrokerOutput::Fence(fence) => self.fences.add(fence),
                 BrokerOutput::Read(slot, read, request) => {
                     let reading = Some(Reading::OfBroker(read));
                     let tag = self.tag(Pending { partition, generation, slot, reading });
@@ -734,23 +717,14 @@ impl Node {
         }
     }
 
-    fn fence(
-        &mut self,
-        (partition, generation): (PartitionId, Generation),
-        slot: Slot,
-        above: Option<LogPoint>,
-        out: &mut Vec<NodeOutput>,
-    ) {
-        let broker = self.brokers.get(&(partition, generation));
-        let Some(group) = broker.and_then(Broker::group) else { return };
-        let request = FenceRead {
-            group: GROUP,
-            config_version: group.version,
-            entries: vec![(partition, generation)],
-            above,
-        };
-        let tag = self.tag(Pending { partition, generation, slot, reading: None });
-        self.send(slot, StorageMessage::FenceRead { tag, request }, out);
+    /// Asks for all fences at once.
+    fn send_fences(&mut self, out: &mut Vec<NodeOutput>) {
+        for (node, request) in self.fences.take() {
+            let tag = self.next_tag;
+            self.next_tag += 1;
+            let message = StorageMessage::FenceRead { tag, request };
+            out.push(NodeOutput::Send(endpoint_of(node), Packet::Storage(message)));
+        }
     }
 
     fn put(&mut self, now: Instant, slot: Slot, put: Put, out: &mut Vec<NodeOutput>) {

@@ -11,10 +11,8 @@ use crate::value::PlacedBatch;
 /// What a read is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The checkpoint that recovery begins with.
-    Checkpoint,
-    /// The records after it.
-    Replay,
+    /// What a new leader's state is rebuilt from.
+    Rebuild,
     /// A reader's fetch.
     Fetch {
         /// The reader.
@@ -100,8 +98,7 @@ impl Purpose {
     pub(crate) fn asker(&self) -> Option<Asker> {
         match *self {
             Self::Fetch { asker, .. } | Self::FetchCommitted { asker, .. } => Some(asker),
-            Self::Checkpoint
-            | Self::Replay
+            Self::Rebuild
             | Self::Link { .. }
             | Self::OwnEnd { .. }
             | Self::Load { .. }

@@ -486,6 +486,11 @@ impl Leader {
         self.state == State::Serving
     }
 
+    /// Whether it has stopped for good.
+    pub fn is_lost(&self) -> bool {
+        self.state == State::Lost
+    }
+
     /// What the oldest blob that is not committed waits for, if there is one.
     pub fn waiting(&self) -> Option<Waiting> {
         let Pending { put_at, sent, acked, refused, .. } = self.pending.front()?;

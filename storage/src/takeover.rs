@@ -358,6 +358,11 @@ impl Takeover {
         self.config.former.get(self.home).map_or(&self.config.group, |former| &former.group)
     }
 
+    /// The group that the new generation is put to.
+    pub fn target(&self) -> &GroupConfig {
+        &self.config.group
+    }
+
     /// The generations that the group is believed about.
     fn span(&self) -> RangeInclusive<Generation> {
         let former = &self.config.former;

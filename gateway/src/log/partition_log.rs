@@ -8,26 +8,27 @@ use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
-use meridian_base::topology::{GroupConfig, Slot};
+use meridian_base::topology::Slot;
+use meridian_broker::replica::fences::Fences;
 use meridian_broker::replica::follow::{FollowMessage, FollowerSet};
-use meridian_broker::replica::parked::Parked;
 use meridian_broker::replica::view::{Isolation, ReadView};
+use meridian_broker::replica::{Replica, ReplicaConfig, ReplicaOutput, StopCause};
 use meridian_consensus::state::Home;
 use meridian_mirror::contract::Contract;
 use meridian_mirror::lease::WriterLease;
 use meridian_protocol::records::NO_TIMESTAMP;
 use meridian_storage::cold::Packed;
 use meridian_storage::hot::Layout;
-use meridian_storage::leader::{LossCause, PutError};
+use meridian_storage::leader::LossCause;
 use meridian_storage::message::{Beacon, CommitMark, PutReply, PutResult, StorageMessage};
 use meridian_storage::placement::SlotHealth;
-use meridian_storage::takeover::Takeover;
 use tokio::sync::{Notify, oneshot};
 
 use super::bells::Bells;
 use super::budget::Share;
 use super::group::{Group, Homes};
 use super::reader::{ReadFailed, check, fetched};
+use super::rebuild::Job;
 use super::rounds::Unseen;
 use super::{Logs, lock};
 use crate::partition::source::Sources;
@@ -106,79 +107,22 @@ impl From<ReadFailed> for FetchError {
     }
 }
 
-pub(super) enum Role {
-    /// Owned; what becomes of it is about to be decided.
-    Opening,
-    TakingOver(Box<Takeover>),
-    Leading(Box<Partition<Waiter>>),
-    Stopped,
-}
-
 pub(super) struct Inner {
-    pub(super) role: Role,
+    pub(super) replica: Replica<Waiter>,
     readers: Bells,
     followers: FollowerSet,
-    pub(super) parked: Parked<Waiter>,
     share: Share,
 }
 
 impl Inner {
     /// Says what it takes of the node's memory; returns whether it keeps records where it kept none.
     fn account(&mut self) -> bool {
-        let (pending_bytes, tail_bytes) = match &self.role {
-            Role::Leading(partition) => {
-                (partition.pending_size_bytes(), partition.tail().size_bytes())
-            }
-            Role::Opening | Role::TakingOver(_) | Role::Stopped => (0, 0),
-        };
-        self.share.set(pending_bytes + self.parked.size_bytes(), tail_bytes)
-    }
-
-    /// Appends a request, or parks it until the takeover is over.
-    fn produce(
-        &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        (batches, waiter): (Vec<RecordBatch>, Waiter),
-        out: &mut Vec<PartitionOutput<Waiter>>,
-    ) {
-        match &mut self.role {
-            Role::Leading(partition) if partition.is_serving() => {
-                partition.produce(now, health, batches, waiter, out);
-            }
-            Role::Leading(_) | Role::TakingOver(_) | Role::Opening => {
-                self.parked.push(now, batches, waiter, out);
-            }
-            Role::Stopped => {
-                let result = Err(PutError::Lost.into());
-                out.push(PartitionOutput::Answer { waiter, result });
-            }
-        }
-    }
-
-    /// Appends what was parked, as soon as the partition serves: before whatever else may come.
-    fn release(
-        &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        out: &mut Vec<PartitionOutput<Waiter>>,
-    ) {
-        if let Role::Leading(partition) = &mut self.role {
-            self.parked.release(now, health, partition, out);
-        }
-    }
-
-    /// Leads and serves nothing from now on.
-    fn stop(&mut self, out: &mut Vec<PartitionOutput<Waiter>>) {
-        if let Role::Leading(partition) = &mut self.role {
-            partition.stop(out);
-        }
-        self.role = Role::Stopped;
-        self.parked.stop(out);
+        let tail_bytes = self.replica.partition().map_or(0, |led| led.tail().size_bytes());
+        self.share.set(self.replica.pending_size_bytes(), tail_bytes)
     }
 
     fn has_work(&self) -> bool {
-        matches!(&self.role, Role::Leading(partition) if partition.has_work())
+        self.replica.partition().is_some_and(Partition::has_work)
     }
 }
 
@@ -213,6 +157,19 @@ impl PartitionLog {
     /// `None` while one of its groups is not known here.
     pub(super) fn new(logs: &Arc<Logs>, ownership: Ownership) -> Option<Arc<Self>> {
         let homes = Homes::new(&ownership, |group| logs.group(group))?;
+        let config = ReplicaConfig {
+            partition: ownership.partition,
+            generation: ownership.generation,
+            leader_epoch: ownership.leader_epoch,
+            node: logs.settings.node,
+            limits: logs.settings.limits,
+            pending_size_bytes_max: logs.settings.pending_size_bytes_max,
+            blob_size_bytes_max: logs.settings.sizes.blob_size_bytes_max,
+            datacenter_count_min: ownership.datacenter_count_min,
+            layout: ownership.layout,
+            tracks_sources: ownership.dedups_sources,
+            mutations: logs.settings.mutations,
+        };
         Some(Arc::new(Self {
             logs: Arc::downgrade(logs),
             group: Arc::clone(homes.present()?),
@@ -220,10 +177,9 @@ impl PartitionLog {
             ownership,
             begun_at: logs.now(),
             inner: Mutex::new(Inner {
-                role: Role::Opening,
+                replica: Replica::new(config),
                 readers: Bells::default(),
                 followers: FollowerSet::default(),
-                parked: Parked::default(),
                 share: Share::new(Arc::clone(&logs.budget)),
             }),
             last_slot: AtomicU8::new(NO_SLOT),
@@ -247,21 +203,17 @@ impl PartitionLog {
 
     /// Whether clients may be served.
     pub fn is_serving(&self) -> bool {
-        matches!(&lock(&self.inner).role, Role::Leading(partition) if partition.is_serving())
+        lock(&self.inner).replica.is_serving()
     }
 
     /// Whether it is not served yet, and is to be.
     pub(crate) fn is_opening(&self) -> bool {
-        match &lock(&self.inner).role {
-            Role::Opening | Role::TakingOver(_) => true,
-            Role::Leading(partition) => !partition.is_serving(),
-            Role::Stopped => false,
-        }
+        lock(&self.inner).replica.is_opening()
     }
 
     /// Whether requests wait until it is served.
     pub(super) fn is_waited_for(&self) -> bool {
-        !lock(&self.inner).parked.is_empty()
+        lock(&self.inner).replica.is_waited_for()
     }
 
     /// Appends batches, once the partition is taken over. The receiver is answered when they are
@@ -278,8 +230,8 @@ impl PartitionLog {
         let mut out = Vec::new();
         let (has_work, is_parked, is_new) = {
             let mut inner = lock(&self.inner);
-            inner.produce(now, &health, (batches, waiter), &mut out);
-            (inner.has_work(), !inner.parked.is_empty(), inner.account())
+            inner.replica.produce(now, &health, batches, waiter, &mut out);
+            (inner.has_work(), inner.replica.is_waited_for(), inner.account())
         };
         if has_work {
             logs.activate(self.ownership.partition);
@@ -308,7 +260,7 @@ impl PartitionLog {
     /// Keeps fewer of its newest records; returns whether any are left.
     pub(super) fn shrink_tail(&self) -> bool {
         let mut inner = lock(&self.inner);
-        let Role::Leading(partition) = &mut inner.role else { return false };
+        let Some(partition) = inner.replica.partition_mut() else { return false };
         let keeps_some = partition.shrink_tail();
         inner.account();
         keeps_some
@@ -329,7 +281,7 @@ impl PartitionLog {
         let logs = self.logs.upgrade().ok_or(FetchError::NotLeader)?;
         let (view, cached) = {
             let inner = lock(&self.inner);
-            let Role::Leading(partition) = &inner.role else { return Err(FetchError::NotLeader) };
+            let partition = inner.replica.partition().ok_or(FetchError::NotLeader)?;
             let view = ReadView::of(partition).ok_or(FetchError::NotLeader)?;
             let range = view.range(from, isolation);
             let cached = view.in_memory(partition, range, size_bytes_max);
@@ -504,20 +456,18 @@ impl PartitionLog {
     }
 
     /// Changes `min.insync.datacenters`.
-    pub fn set_datacenter_count_min(self: &Arc<Self>, datacenter_count_min: usize) {
-        self.act(|partition, _, _, _| {
-            partition.leader_mut().set_datacenter_count_min(datacenter_count_min);
-        });
+    pub fn set_datacenter_count_min(&self, datacenter_count_min: usize) {
+        lock(&self.inner).replica.set_datacenter_count_min(datacenter_count_min);
     }
 
     /// Changes how records are put from now on.
-    pub fn set_layout(self: &Arc<Self>, layout: Layout) {
-        self.act(|partition, _, _, _| partition.leader_mut().set_layout(layout));
+    pub fn set_layout(&self, layout: Layout) {
+        lock(&self.inner).replica.set_layout(layout);
     }
 
     /// Changes `meridian.dedup`.
-    pub fn track_sources(self: &Arc<Self>, track: bool, now_ms: i64) {
-        self.act(|partition, _, _, _| partition.track_sources(track, now_ms));
+    pub fn track_sources(&self, track: bool, now_ms: i64) {
+        lock(&self.inner).replica.track_sources(track, now_ms);
     }
 
     /// Tells the wall-clock time: what is appended from now on was seen then.
@@ -533,38 +483,69 @@ impl PartitionLog {
     /// Looks at the sources that are remembered; `None` if there are none to be, or this node does
     /// not serve the partition.
     pub fn with_sources<R>(&self, look: impl FnOnce(&Sources) -> R) -> Option<R> {
-        match &lock(&self.inner).role {
-            Role::Leading(partition) if partition.is_serving() => {
-                partition.state().sources.as_ref().map(look)
-            }
-            _ => None,
-        }
+        let inner = lock(&self.inner);
+        let served = inner.replica.partition().filter(|partition| partition.is_serving())?;
+        served.state().sources.as_ref().map(look)
     }
 
     /// Stops for good: the metadata log named another leader, or the topic is gone.
     pub(super) fn stop(self: &Arc<Self>) {
         let mut out = Vec::new();
-        {
-            let mut inner = lock(&self.inner);
-            inner.stop(&mut out);
-            inner.account();
-        }
+        lock(&self.inner).replica.stop(&mut out);
         self.carry_out(out, None);
+        self.on_stopped();
+    }
+
+    fn on_stopped(&self) {
+        lock(&self.inner).account();
         self.wake_readers();
         if let Some(logs) = self.logs.upgrade() {
             lock(&logs.stopped).insert(self.ownership.partition);
         }
     }
 
-    /// Refuses what has waited too long for the takeover.
-    pub(super) fn expire_parked(self: &Arc<Self>, now: Instant) {
+    /// Runs `decide` on the replica, then carries out what it decided; fences are gathered in `fences`.
+    pub(super) fn step(
+        self: &Arc<Self>,
+        fences: &mut Fences,
+        decide: impl FnOnce(&mut Replica<Waiter>, Instant, &SlotHealth, &mut Vec<ReplicaOutput<Waiter>>),
+    ) {
+        let Some(logs) = self.logs.upgrade() else { return };
+        let now = logs.now();
+        let health = self.group.health(now);
         let mut out = Vec::new();
-        {
+        let (has_work, is_new) = {
             let mut inner = lock(&self.inner);
-            inner.parked.expire(now, &mut out);
-            inner.account();
+            decide(&mut inner.replica, now, &health, &mut out);
+            (inner.has_work(), inner.account())
+        };
+        if has_work {
+            logs.activate(self.ownership.partition);
         }
-        self.carry_out(out, None);
+        self.share_memory(&logs, is_new);
+        self.carry_out_lifecycle(&logs, out, fences);
+    }
+
+    fn carry_out_lifecycle(
+        self: &Arc<Self>,
+        logs: &Arc<Logs>,
+        outputs: Vec<ReplicaOutput<Waiter>>,
+        fences: &mut Fences,
+    ) {
+        let partition = self.ownership.partition;
+        let mut led = Vec::new();
+        for output in outputs {
+            match output {
+                ReplicaOutput::Led(output) => led.push(output),
+                ReplicaOutput::Fence(fence) => fences.add(fence),
+                ReplicaOutput::ReadTail { node, slot, request } => {
+                    logs.read_for_takeover(partition, slot, node, request);
+                }
+                ReplicaOutput::Rebuild(plan) => logs.rebuild(Job { log: Arc::clone(self), plan }),
+                ReplicaOutput::Stopped(cause) => self.on_given_up(cause),
+            }
+        }
+        self.carry_out(led, None);
     }
 
     /// Runs `decide` on the partition if it is led here, then carries out what it decided.
@@ -583,9 +564,9 @@ impl PartitionLog {
         let mut out = Vec::new();
         let (result, has_work, is_new) = {
             let mut inner = lock(&self.inner);
-            let Role::Leading(partition) = &mut inner.role else { return None };
-            let result = decide(partition, now, &health, &mut out);
-            inner.release(now, &health, &mut out);
+            let result = inner.replica.act(now, &health, &mut out, |partition, out| {
+                decide(partition, now, &health, out)
+            })?;
             (result, inner.has_work(), inner.account())
         };
         if has_work {
@@ -604,9 +585,12 @@ impl PartitionLog {
         let mut out = Vec::new();
         let (has_work, is_new) = {
             let mut inner = lock(&self.inner);
-            let Role::Leading(partition) = &mut inner.role else { return false };
-            partition.tick(now, &health, &mut out);
-            inner.release(now, &health, &mut out);
+            let led = inner.replica.act(now, &health, &mut out, |partition, out| {
+                partition.tick(now, &health, out);
+            });
+            if led.is_none() {
+                return false;
+            }
             (inner.has_work(), inner.account())
         };
         self.share_memory(&logs, is_new);
@@ -633,13 +617,6 @@ impl PartitionLog {
         }
     }
 
-    pub(super) fn on_config(self: &Arc<Self>, config: GroupConfig) {
-        if config.group != self.group.id {
-            return;
-        }
-        self.act(|partition, now, health, out| partition.on_config(now, health, config, out));
-    }
-
     /// Adds a reader in another datacenter that knows the first `aborted_count` aborted
     /// transactions; returns what it is to know at once.
     pub(super) fn follow(
@@ -648,9 +625,9 @@ impl PartitionLog {
         follower: NodeId,
         aborted_count: u64,
     ) -> Option<FollowMessage> {
-        let Inner { role, followers, .. } = &mut *lock(&self.inner);
-        let Role::Leading(partition) = role else { return None };
-        followers.add(now, (self.ownership.partition, &**partition), follower, aborted_count)
+        let Inner { replica, followers, .. } = &mut *lock(&self.inner);
+        let led = (self.ownership.partition, replica.partition()?);
+        followers.add(now, led, follower, aborted_count)
     }
 
     /// Carries out what a partition decided. Called without its lock.
@@ -701,7 +678,7 @@ impl PartitionLog {
         let _hedged_if_lost = logs.deliver(node, StorageMessage::Put(put));
     }
 
-    fn on_lost(self: &Arc<Self>, cause: LossCause) {
+    fn on_lost(&self, cause: LossCause) {
         let Ownership { partition, generation, .. } = self.ownership;
         match cause {
             LossCause::Fenced { by } => {
@@ -711,7 +688,28 @@ impl PartitionLog {
                 tracing::error!(?partition, %point, "a slot holds other bytes under our key; stopped");
             }
         }
-        self.stop();
+        self.on_stopped();
+    }
+
+    fn on_given_up(&self, cause: StopCause) {
+        let partition = self.ownership.partition;
+        match cause {
+            StopCause::Superseded(by) => {
+                tracing::info!(?partition, %by, "takeover superseded");
+            }
+            StopCause::Broken(contradiction) => {
+                tracing::error!(
+                    ?partition,
+                    %contradiction,
+                    "takeover stopped: the slots' contents contradict the log's rules; \
+                     the partition stays unavailable until they are examined"
+                );
+            }
+            StopCause::Replay(error) => {
+                tracing::error!(?partition, %error, "the copied tail does not replay; stopped");
+            }
+        }
+        self.on_stopped();
     }
 
     fn wake_readers(&self) {
@@ -720,9 +718,9 @@ impl PartitionLog {
 
     fn tell_followers(&self, logs: &Arc<Logs>) {
         let progress = {
-            let Inner { role, followers, .. } = &mut *lock(&self.inner);
-            let Role::Leading(partition) = role else { return };
-            followers.progress(logs.now(), (self.ownership.partition, &**partition))
+            let Inner { replica, followers, .. } = &mut *lock(&self.inner);
+            let Some(partition) = replica.partition() else { return };
+            followers.progress(logs.now(), (self.ownership.partition, partition))
         };
         let Some((followers, message)) = progress else { return };
         for follower in followers {
@@ -731,10 +729,7 @@ impl PartitionLog {
     }
 
     pub(super) fn with<R>(&self, otherwise: R, look: impl FnOnce(&Partition<Waiter>) -> R) -> R {
-        match &lock(&self.inner).role {
-            Role::Leading(partition) => look(partition),
-            Role::Opening | Role::TakingOver(_) | Role::Stopped => otherwise,
-        }
+        lock(&self.inner).replica.partition().map_or(otherwise, look)
     }
 }
 

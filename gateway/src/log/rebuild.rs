@@ -6,16 +6,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use meridian_base::id::PartitionId;
-use meridian_base::position::LogPoint;
-use meridian_storage::blob::Blob;
-use meridian_storage::lineage::Lineage;
-use meridian_storage::message::{Read, ReadFrom};
+use meridian_base::topology::Slot;
+use meridian_broker::replica::rebuild::{Rebuild, RebuildError, RebuildPlan};
 
 use super::partition_log::PartitionLog;
 use super::reader::ReadFailed;
 use super::{Logs, lock};
 use crate::background::{Backoff, Chore};
-use crate::partition::{PartitionState, ReplayError};
 
 /// Partitions that are rebuilt at a time: enough to keep nine disks busy.
 const REBUILD_COUNT_MAX: usize = 16;
@@ -27,11 +24,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Why a partition's state could not be rebuilt yet.
 #[derive(Debug, thiserror::Error)]
-enum RebuildError {
+enum NotRebuilt {
     #[error(transparent)]
     Read(#[from] ReadFailed),
     #[error(transparent)]
-    Replay(#[from] ReplayError),
+    Rebuild(#[from] RebuildError),
     #[error("the node is going down")]
     GoingDown,
 }
@@ -39,9 +36,7 @@ enum RebuildError {
 /// A partition whose state is to be rebuilt.
 pub(super) struct Job {
     pub(super) log: Arc<PartitionLog>,
-    /// Where its log lies, as of the cut.
-    pub(super) lineage: Lineage,
-    pub(super) checkpoint: Option<LogPoint>,
+    pub(super) plan: RebuildPlan,
 }
 
 impl Job {
@@ -125,8 +120,12 @@ impl Logs {
         lock(&self.rebuilds.0).urge(partition);
     }
 
-    /// Has a partition's state rebuilt when it is its turn.
+    /// Has a partition's state rebuilt when it is its turn; one of which there is nothing to read, at once.
     pub(super) fn rebuild(self: &Arc<Self>, job: Job) {
+        if job.plan.is_empty() {
+            let rebuilt = Rebuild::begin(&job.plan, self.replay_time_ms());
+            return self.finish_recovery(&job.log, rebuilt);
+        }
         self.rebuild_after(job, Backoff::new(PAUSE_MIN, PAUSE_MAX));
     }
 
@@ -156,15 +155,15 @@ impl Logs {
         self.begin_rebuilds();
         match rebuilt {
             None => {}
-            Some(Ok(state)) => {
+            Some(Ok(rebuilt)) => {
                 self.chores.on_done(Chore::Rebuild);
-                self.finish_recovery(&job.log, state);
+                self.finish_recovery(&job.log, rebuilt);
             }
             Some(Err(error)) => {
                 self.chores.on_refused(Chore::Rebuild);
                 let (partition, pause) = (job.partition(), backoff.pause());
                 tracing::warn!(?partition, %error, ?pause, "state not rebuilt yet; trying again");
-                if let RebuildError::Read(failed) = &error {
+                if let NotRebuilt::Read(failed) = &error {
                     self.readable.note(partition, failed);
                 }
                 // A slot that is back ends the pause, but for its shortest part: nodes come back
@@ -177,55 +176,26 @@ impl Logs {
         }
     }
 
-    /// Checkpoint plus replay of everything after it up to the cut (rule T9).
-    async fn rebuild_state(self: &Arc<Self>, job: &Job) -> Result<PartitionState, RebuildError> {
-        let Job { log, lineage, checkpoint } = job;
-        let partition = log.ownership().partition;
-        let request = |generation, step, last_step| Read {
-            partition,
-            generation,
-            from: ReadFrom::Step(step),
-            last_step,
-            size_bytes_max: READ_SIZE_BYTES,
-        };
-        let mut state = PartitionState::default();
-        if let Some(point) = checkpoint {
-            let request = request(point.generation, point.step, point.step);
-            let home = log.homes.of(point.generation)?;
-            let (_, blobs) = self.read_blobs(home, request, None).await?;
-            let blob = blobs.into_iter().next().ok_or(ReadFailed::Damaged("a checkpoint"))?;
-            let decode = move || PartitionState::decode(blob.payload.to_contiguous());
-            state = off_thread(decode).await?.map_err(ReplayError::from)?;
+    /// Reads all that is wanted.
+    async fn rebuild_state(self: &Arc<Self>, job: &Job) -> Result<Rebuild, NotRebuilt> {
+        let mut rebuild = Rebuild::begin(&job.plan, self.replay_time_ms());
+        let mut last: Option<Slot> = None;
+        while let Some(request) = rebuild.wanted(READ_SIZE_BYTES) {
+            let home = job.log.homes.of(request.generation)?;
+            let (slot, blobs) = self.read_blobs(home, request, last).await?;
+            last = Some(slot);
+            let took = off_thread(move || rebuild.take(blobs).map(|()| rebuild));
+            rebuild = took.await??;
         }
-        state.track_sources(log.ownership().dedups_sources, self.replay_time_ms());
-        for segment in lineage.segments_after(*checkpoint) {
-            let home = log.homes.of(segment.generation)?;
-            let mut next = segment.first_step;
-            let mut slot = None;
-            while next <= segment.last_step {
-                let request = request(segment.generation, next, segment.last_step);
-                let (from, blobs) = self.read_blobs(home, request, slot).await?;
-                slot = Some(from);
-                next = blobs.last().map_or(next, |blob| blob.key.point.step.next());
-                state = off_thread(move || apply(state, blobs)).await??;
-            }
-        }
-        Ok(state)
+        Ok(rebuild)
     }
-}
-
-fn apply(mut state: PartitionState, blobs: Vec<Blob>) -> Result<PartitionState, ReplayError> {
-    for blob in blobs {
-        state.apply_blob(&blob.header, blob.payload.to_contiguous())?;
-    }
-    Ok(state)
 }
 
 /// Decodes on a thread that may take its time: those that serve carry heartbeats too.
 async fn off_thread<R: Send + 'static>(
     work: impl FnOnce() -> R + Send + 'static,
-) -> Result<R, RebuildError> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| RebuildError::GoingDown)
+) -> Result<R, NotRebuilt> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| NotRebuilt::GoingDown)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_storage::leader::PutError;
 
-use super::partition_log::{PartitionLog, Role};
+use super::partition_log::PartitionLog;
 use super::{Logs, lock};
 use crate::health::RefusedFor;
 use crate::partition::{Partition, ProduceError};
@@ -81,11 +81,7 @@ impl PartitionLog {
 
     /// For how long it has been owned without being served.
     fn unserved_for(&self, now: Instant) -> Option<Duration> {
-        let is_served = match &lock(&self.inner).role {
-            Role::Leading(partition) => partition.is_serving(),
-            Role::Opening | Role::TakingOver(_) | Role::Stopped => false,
-        };
-        (!is_served).then(|| now.since(self.begun_at))
+        (!self.is_serving()).then(|| now.since(self.begun_at))
     }
 }
 

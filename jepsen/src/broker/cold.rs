@@ -27,7 +27,7 @@ use meridian_storage::manifest::{Piece, Place};
 use meridian_storage::message::{PartList, PutReply, Read, ReadReply};
 use meridian_storage::placement::SlotHealth;
 
-use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Phase, Shown, Waiter};
+use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Shown, Waiter};
 use crate::cost::Chore;
 use crate::metadata::Class;
 use crate::read::{Purpose, answers};
@@ -158,14 +158,14 @@ impl Broker {
 
     /// Whether nothing is cold, or all parts of it were found where they belong, by asking after `since`.
     pub(crate) fn is_cold_whole_since(&self, since: Instant) -> bool {
-        let Phase::Leading(partition) = &self.phase else { return false };
+        let Some(partition) = self.replica.partition() else { return false };
         let has_stripes = partition.manifest().is_some_and(|it| it.stripes().next().is_some());
         partition.is_serving() && (!has_stripes || self.cold.whole_at > Some(since))
     }
 
     /// Whether there may be stripes of this code: one that does not serve yet knows of none.
     pub(crate) fn may_have_stripes_of(&self, code: Code) -> bool {
-        let Phase::Leading(partition) = &self.phase else { return true };
+        let Some(partition) = self.replica.partition() else { return true };
         let mut stripes = partition.manifest().into_iter().flat_map(|it| it.stripes());
         !partition.is_serving() || stripes.any(|stripe| stripe.code == code)
     }
@@ -181,7 +181,7 @@ impl Broker {
         self.tick_objects(now, health, out);
         let tends_objects = matches!(self.cold.work, Work::Idle) && self.tend_objects(now, out);
         let is_tending = tends_objects || self.objects.are_tended();
-        let Phase::Leading(partition) = &mut self.phase else { return };
+        let Some(partition) = self.replica.partition_mut() else { return };
         let may_be_cold = self.cold.tier.is_some() || partition.manifest().is_some();
         if crate::keyed::is_keyed(self.partition) || !partition.is_serving() || !may_be_cold {
             return;
@@ -244,7 +244,7 @@ impl Broker {
             return;
         }
         let is_waiting = self.may_name_packed();
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         let based_on = partition.state().clean_end();
         let next = based_on.max(partition.state().log_start_offset);
         let hot_count = partition.high_watermark().get() - next.get();
@@ -269,7 +269,7 @@ impl Broker {
 
     /// Whether something is stored that a manifest may name yet.
     pub(super) fn may_name_packed(&self) -> bool {
-        let Phase::Leading(partition) = &self.phase else { return false };
+        let Some(partition) = self.replica.partition() else { return false };
         let (newest, start) = (partition.state().clean_end(), partition.state().log_start_offset);
         self.cold.packed.as_ref().is_some_and(|packed| packed.may_be_named(newest, start))
     }
@@ -315,7 +315,7 @@ impl Broker {
                 return self.store_run(now, health, out);
             }
             let from = packing.next;
-            let Phase::Leading(partition) = &self.phase else { return };
+            let Some(partition) = self.replica.partition() else { return };
             let Some(mark) = partition.leader().mark() else { return };
             if from < partition.leader().log_start_offset() {
                 return self.end_packing();
@@ -484,7 +484,7 @@ impl Broker {
         packing: Packing,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         let is_full = packing.packed.pieces().len() >= PIECES_PER_MANIFEST;
         if is_full || packing.next >= packing.until {
             self.cold.work = Work::Settling(packing);
@@ -498,7 +498,8 @@ impl Broker {
     /// Puts the manifest that names what was packed.
     fn name_pieces(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
         let work = std::mem::replace(&mut self.cold.work, Work::Idle);
-        let (Work::Settling(packing), Phase::Leading(partition)) = (work, &mut self.phase) else {
+        let (Work::Settling(packing), Some(partition)) = (work, self.replica.partition_mut())
+        else {
             return;
         };
         let state = partition.state();

@@ -19,7 +19,7 @@ use meridian_storage::manifest::{Manifest, Place};
 use meridian_storage::message::Read;
 use meridian_storage::placement::SlotHealth;
 
-use super::{Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, Phase, Shown, Waiter};
+use super::{Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, Shown, Waiter};
 use crate::cost::Chore;
 use crate::keyed;
 use crate::read::{Purpose, answers};
@@ -66,7 +66,7 @@ impl Default for Unput {
 impl Broker {
     /// The read that brings the piece of the manifest in which `from` lies, and where that ends.
     pub(super) fn piece_request(&self, from: Offset) -> Option<(Read, Offset)> {
-        let Phase::Leading(partition) = &self.phase else { return None };
+        let Some(partition) = self.replica.partition() else { return None };
         let (piece, end) = partition.manifest()?.piece_at(from)?;
         let Place::Clean(point) = piece.place else { return None };
         Some((Read::one(BlobKey { partition: self.partition, point }), end))
@@ -74,7 +74,7 @@ impl Broker {
 
     /// What a manifest names counts: none of it was cut off by a takeover since.
     pub(super) fn check_manifest(&self, out: &mut Vec<BrokerOutput>) {
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         let past = &partition.leader().lineage().past;
         let is_void = |point: &LogPoint| {
             past.iter().any(|it| it.generation == point.generation && point.step > it.last_step)
@@ -93,7 +93,7 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         let rests = self.rests(now, Chore::Compaction);
-        let Phase::Leading(partition) = &mut self.phase else { return };
+        let Some(partition) = self.replica.partition_mut() else { return };
         if !keyed::is_keyed(self.partition) || !partition.is_serving() {
             return;
         }
@@ -169,7 +169,7 @@ impl Broker {
                 return;
             }
             let Some(from) = pass.read_from() else { break };
-            let Phase::Leading(partition) = &self.phase else { return };
+            let Some(partition) = self.replica.partition() else { return };
             let Some(mark) = partition.leader().mark() else { return };
             if from < partition.leader().log_start_offset() {
                 // It was trimmed meanwhile: the next pass begins where the log does now.
@@ -251,7 +251,7 @@ impl Broker {
     /// Puts what the log has room for.
     fn put_waiting(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
         while let Some(range) = self.rests.unput.ranges.front().cloned() {
-            let Phase::Leading(partition) = &mut self.phase else { return };
+            let Some(partition) = self.replica.partition_mut() else { return };
             let mut outputs = Vec::new();
             let put = partition.put_clean(now, health, range, &mut outputs);
             self.carry_out_partition(outputs, out);

@@ -21,9 +21,7 @@ use meridian_storage::leader::PutError;
 use meridian_storage::message::Read;
 use meridian_storage::placement::SlotHealth;
 
-use super::{
-    Asker, Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, ForDesk, Phase, Shown, Waiter, is_final,
-};
+use super::{Asker, Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, ForDesk, Shown, Waiter, is_final};
 use crate::cost::Chore;
 use crate::desk::{Ask, Desk, DeskOutput, DeskTime, MarkerOrigin, Piece, Told, TransactionWaiter};
 use crate::net::Endpoint;
@@ -161,7 +159,7 @@ impl Broker {
         origin: MarkerOrigin,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Phase::Leading(partition) = &mut self.phase else { return };
+        let Some(partition) = self.replica.partition_mut() else { return };
         let mut outputs = Vec::new();
         let waiter = Waiter::Marker { origin, marker };
         partition.write_marker(now, health, &marker, 0, waiter, &mut outputs);
@@ -218,7 +216,7 @@ impl Broker {
     fn load_desk(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
         loop {
             let time = self.desk_time(now);
-            let (Some(desk), Phase::Leading(partition)) = (&mut self.desk, &self.phase) else {
+            let (Some(desk), Some(partition)) = (&mut self.desk, self.replica.partition()) else {
                 return;
             };
             if desk.is_loaded || desk.is_reading {
@@ -270,7 +268,8 @@ impl Broker {
 
     fn write_desk(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
         loop {
-            let (Some(desk), Phase::Leading(partition)) = (&mut self.desk, &mut self.phase) else {
+            let (Some(desk), Some(partition)) = (&mut self.desk, self.replica.partition_mut())
+            else {
                 return;
             };
             // Nothing else is written while all that holds is.
@@ -332,7 +331,7 @@ impl Broker {
     fn compact_desk(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
         self.take_shortening_answer(now, out);
         let rests = self.rests(now, Chore::Shortening);
-        let (Some(desk), Phase::Leading(partition)) = (&mut self.desk, &mut self.phase) else {
+        let (Some(desk), Some(partition)) = (&mut self.desk, self.replica.partition_mut()) else {
             return;
         };
         if self.shortening.pieces.is_none() {
@@ -467,7 +466,7 @@ impl Broker {
                 continue;
             };
             let waiter = Waiter::Desk(self.desk_count, ForDesk::Batch(number));
-            let Phase::Leading(partition) = &mut self.phase else { continue };
+            let Some(partition) = self.replica.partition_mut() else { continue };
             let mut appended = Vec::new();
             partition.produce(now, health, vec![*batch], waiter, &mut appended);
             self.carry_out_partition(appended, out);

@@ -7,9 +7,10 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::position::{LogPoint, Offset};
 use meridian_base::topology::Slot;
+use meridian_broker::partition::Partition;
 use meridian_storage::leader::{Asked, Leader, Listed};
 
-use super::{Broker, BrokerOutput, Phase};
+use super::{Broker, BrokerOutput};
 
 /// How often a partition is looked through.
 const LOOK_EVERY: Duration = Duration::from_secs(3);
@@ -94,15 +95,12 @@ impl Broker {
 
     /// Up to here readers go by what a manifest names, and records may be gone.
     pub(crate) fn manifest_end(&self) -> Offset {
-        let Phase::Leading(partition) = &self.phase else { return Offset::ZERO };
+        let Some(partition) = self.replica.partition() else { return Offset::ZERO };
         partition.manifest().map_or(Offset::ZERO, |manifest| manifest.end)
     }
 
     /// The writer, while this broker leads.
     pub(crate) fn leader(&self) -> Option<&Leader> {
-        match &self.phase {
-            Phase::Leading(partition) => Some(partition.leader()),
-            Phase::TakingOver(_) | Phase::Over => None,
-        }
+        self.replica.partition().map(Partition::leader)
     }
 }

@@ -18,7 +18,7 @@ use meridian_storage::message::Read;
 use meridian_storage::placement::SlotHealth;
 
 use super::source::raw_batches;
-use super::{Broker, BrokerOutput, Phase, RawBatch, Shown, Waiter};
+use super::{Broker, BrokerOutput, RawBatch, Shown, Waiter};
 use crate::link::{LinkAsker, LinkPacket, Peer};
 use crate::metadata::MirrorRow;
 use crate::read::{Purpose, answers};
@@ -115,7 +115,7 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         let is_of_promotion = self.leader_epoch > above && self.is_serving();
-        let Phase::Leading(partition) = &mut self.phase else { return };
+        let Some(partition) = self.replica.partition_mut() else { return };
         if is_of_promotion {
             let mut outputs = Vec::new();
             let waiter = Waiter::Promoter(above);
@@ -177,7 +177,7 @@ impl Broker {
 
     /// Looks for the end of the own log, once all of it is committed, and for the batch that is there.
     fn begin_mirror(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         let (end, mark) = (partition.end_offset(), partition.leader().mark());
         let Some(mark) = mark.filter(|mark| mark.high_watermark == end) else { return };
         if self.mirroring.is_reading_own || now < self.mirroring.rests_until {
@@ -207,7 +207,7 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         let is_wanted = std::mem::take(&mut self.mirroring.is_reading_own);
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         if is_wanted && partition.end_offset() == end {
             let bytes = answers(request, blobs).map(|blob| blob.payload.to_contiguous());
             let batches = raw_batches(Bytes::from(bytes.collect::<Vec<_>>().concat()));
@@ -223,7 +223,7 @@ impl Broker {
         batches: &[SourceBatch],
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         let start = partition.leader().log_start_offset();
         let ids = batches.iter().map(|batch| batch.id);
         let last: Option<BatchId> = ids.filter(|id| id.last_offset.advance(1) == end).last();
@@ -282,9 +282,12 @@ impl Broker {
                 Output::Begin(at) => {
                     let life = self.mirroring.life;
                     let waiter = Waiter::Mirror(Appending { life, end: at, size_bytes: 0 });
-                    let begin = |broker: &mut Self, outputs: &mut Vec<_>| match &mut broker.phase {
-                        Phase::Leading(it) => it.begin_at(now, health, at, waiter, outputs),
-                        _ => Ok(()),
+                    let begin = |broker: &mut Self, outputs: &mut Vec<_>| match broker
+                        .replica
+                        .partition_mut()
+                    {
+                        Some(it) => it.begin_at(now, health, at, waiter, outputs),
+                        None => Ok(()),
                     };
                     if !self.write_mirror(now, health, begin, out) {
                         return;
@@ -301,11 +304,14 @@ impl Broker {
                     let slices: Vec<BatchSlice> =
                         batches.into_iter().map(BatchSlice::from).collect();
                     let waiter = Waiter::Mirror(appending);
-                    let append = |broker: &mut Self, outputs: &mut Vec<_>| match &mut broker.phase {
-                        Phase::Leading(it) => {
+                    let append = |broker: &mut Self, outputs: &mut Vec<_>| match broker
+                        .replica
+                        .partition_mut()
+                    {
+                        Some(it) => {
                             it.append_mirrored(now, health, expected, slices, waiter, outputs)
                         }
-                        _ => Ok(()),
+                        None => Ok(()),
                     };
                     if !self.write_mirror(now, health, append, out) {
                         return;

@@ -18,7 +18,7 @@ use meridian_storage::mutation::Mutation;
 use meridian_storage::placement::SlotHealth;
 
 use super::cold::{Packing, Tier, Work};
-use super::{Asker, Broker, BrokerOutput, ClientReply, Phase, Shown, Waiter};
+use super::{Asker, Broker, BrokerOutput, ClientReply, Shown, Waiter};
 use crate::objects::{ObjectAnswer, ObjectRequest};
 use crate::read::Purpose;
 
@@ -101,7 +101,7 @@ impl Broker {
 
     /// The objects that somebody may read yet, if this leader may say so.
     pub(crate) fn objects_in_use(&self) -> Option<BTreeMap<LogPoint, Object>> {
-        let Phase::Leading(partition) = &self.phase else { return None };
+        let Some(partition) = self.replica.partition() else { return None };
         partition.is_serving().then(|| self.tending(partition).objects_in_use())
     }
 
@@ -130,7 +130,7 @@ impl Broker {
         for number in late.map(|(number, _)| *number).collect::<Vec<_>>() {
             self.on_object_answer(now, health, number, ObjectAnswer::Failed, out);
         }
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         if !self.objects.is_there || !partition.is_serving() {
             return;
         }
@@ -145,7 +145,7 @@ impl Broker {
 
     /// Asks what the store has of the partition, if that is due; whether it does.
     pub(super) fn tend_objects(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) -> bool {
-        let Phase::Leading(partition) = &self.phase else { return false };
+        let Some(partition) = self.replica.partition() else { return false };
         let is_settled =
             partition.leader().is_manifest_safe() || Mutation::FreedInDoubt.active(self.mutations);
         let manifest = partition.manifest();
@@ -246,7 +246,7 @@ impl Broker {
                 out.extend(asker.map(|asker| BrokerOutput::Answer(asker, ClientReply::Retry)));
             }
             (Call::List, ObjectAnswer::Listed(listed)) => {
-                let Phase::Leading(partition) = &self.phase else { return };
+                let Some(partition) = self.replica.partition() else { return };
                 let tending = self.tending(partition);
                 let compared = cold::compare(&tending.objects_in_use(), &listed, &tending);
                 // What is stored and not named yet looks like surplus (rule O5).

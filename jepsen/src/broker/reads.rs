@@ -7,16 +7,15 @@ use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
 use meridian_base::position::Offset;
 use meridian_base::topology::Slot;
-use meridian_broker::partition::PartitionState;
 use meridian_broker::replica::read::{BlobRead, BlobReadOutput, blobs_of};
 use meridian_broker::replica::slots::reading_order;
 use meridian_broker::replica::view::{Isolation, ReadView, Source};
-use meridian_storage::blob::{Blob, BlobInfo, BlobKey};
+use meridian_storage::blob::Blob;
 use meridian_storage::hot::Given;
 use meridian_storage::message::{CommitMark, Read, ReadFrom, ReadReply};
 use meridian_storage::placement::SlotHealth;
 
-use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Phase, Shown};
+use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Shown};
 use crate::read::{Purpose, ReadTask, batches_of};
 use crate::value::PlacedBatch;
 
@@ -66,8 +65,8 @@ impl Broker {
         aborted_count: u64,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Phase::Leading(partition) = &self.phase else { return };
-        let led = (self.partition, &**partition);
+        let Some(partition) = self.replica.partition() else { return };
+        let led = (self.partition, partition);
         let answer = self.followers.add(now, led, follower, aborted_count);
         out.extend(answer.map(|answer| BrokerOutput::Follow(follower, answer)));
     }
@@ -77,21 +76,21 @@ impl Broker {
         if !std::mem::take(&mut self.has_progress) {
             return;
         }
-        let Phase::Leading(partition) = &self.phase else { return };
-        let progress = self.followers.progress(now, (self.partition, &**partition));
+        let Some(partition) = self.replica.partition() else { return };
+        let progress = self.followers.progress(now, (self.partition, partition));
         let Some((followers, message)) = progress else { return };
         out.extend(followers.into_iter().map(|node| BrokerOutput::Follow(node, message.clone())));
     }
 
     /// What readers may see, once the partition serves.
     pub(super) fn read_view(&self) -> Option<ReadView> {
-        let Phase::Leading(partition) = &self.phase else { return None };
+        let Some(partition) = self.replica.partition() else { return None };
         ReadView::of(partition)
     }
 
     /// The records in `range` that are in memory; `None` if they are to be read.
     pub(super) fn in_memory(&self, view: &ReadView, range: Range<Offset>) -> Option<Bytes> {
-        let Phase::Leading(partition) = &self.phase else { return None };
+        let Some(partition) = self.replica.partition() else { return None };
         let taken = view.in_memory(partition, range, FETCH_SIZE_BYTES_MAX as usize)?;
         Some(taken.pieces.concat().into())
     }
@@ -113,7 +112,7 @@ impl Broker {
 
     /// The read that brings what the log's leaders put at `from`.
     pub(super) fn records_request(&self, from: Offset, mark: CommitMark) -> Option<Read> {
-        let Phase::Leading(partition) = &self.phase else { return None };
+        let Some(partition) = self.replica.partition() else { return None };
         let holder = partition.leader().lineage().holder_of(from)?;
         Some(Read {
             partition: self.partition,
@@ -139,69 +138,23 @@ impl Broker {
         out.push(BrokerOutput::Answer(asker, reply));
     }
 
-    pub(super) fn read_checkpoint(
+    /// Reads what the state is rebuilt from next; with nothing left, the partition has its state.
+    pub(super) fn read_state(
         &mut self,
         now: Instant,
-        info: BlobInfo,
+        health: &SlotHealth,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let request = Read::one(BlobKey { partition: self.partition, point: info.point });
-        self.ask(now, Purpose::Checkpoint, request, out);
-    }
-
-    /// Reads the next blobs to be replayed; with none left, the partition has its state.
-    pub(super) fn replay(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
-        let Some(recovery) = &self.recovery else { return };
-        if let Some(segment) = recovery.segments.last() {
-            let request = Read {
-                partition: self.partition,
-                generation: segment.generation,
-                from: ReadFrom::Step(segment.first_step),
-                last_step: segment.last_step,
-                size_bytes_max: FETCH_SIZE_BYTES_MAX,
-            };
-            return self.ask(now, Purpose::Replay, request, out);
-        }
-        let Some(recovery) = self.recovery.take() else { return };
-        let Phase::Leading(partition) = &mut self.phase else { return };
-        let mut outputs = Vec::new();
-        match partition.recover(recovery.state, &mut outputs) {
-            Ok(()) => self.carry_out_partition(outputs, out),
-            Err(error) => self.broken(error.to_string(), out),
-        }
-    }
-
-    fn on_checkpoint(&mut self, now: Instant, blobs: &[Blob], out: &mut Vec<BrokerOutput>) {
-        let payload = blobs.first().map(|blob| blob.payload.to_contiguous());
-        match (payload.map(PartitionState::decode), &mut self.recovery) {
-            (Some(Ok(mut state)), Some(recovery)) => {
-                state.track_sources(true, 0);
-                recovery.state = state;
-                self.replay(now, out);
+        let Some(rebuild) = self.rebuild.take() else { return };
+        match rebuild.wanted(FETCH_SIZE_BYTES_MAX) {
+            Some(request) => {
+                self.rebuild = Some(rebuild);
+                self.ask(now, Purpose::Rebuild, request, out);
             }
-            (outcome, _) => {
-                self.broken(format!("checkpoint: {:?}", outcome.map(|o| o.err())), out);
-            }
+            None => self.step(now, health, out, |replica, outputs| {
+                replica.recover(now, health, rebuild, outputs);
+            }),
         }
-    }
-
-    fn apply(&mut self, blobs: Vec<Blob>) -> Result<(), String> {
-        let Some(recovery) = &mut self.recovery else { return Ok(()) };
-        for blob in blobs {
-            let Some(segment) = recovery.segments.last_mut() else { break };
-            if blob.key.point.generation != segment.generation
-                || blob.key.point.step != segment.first_step
-            {
-                return Err(format!("asked for {segment:?}, got {}", blob.key.point));
-            }
-            let payload = blob.payload.to_contiguous();
-            recovery.state.apply_blob(&blob.header, payload).map_err(|error| error.to_string())?;
-            segment.first_step = segment.first_step.next();
-            if segment.first_step > segment.last_step {
-                recovery.segments.pop();
-            }
-        }
-        Ok(())
     }
 
     /// Reads from the slots, the own one first.
@@ -313,10 +266,9 @@ impl Broker {
         match self.reads.get_mut(&read) {
             Some(ReadTask::Tail) => {
                 self.reads.remove(&read);
-                let Phase::TakingOver(takeover) = &mut self.phase else { return };
-                let mut outputs = Vec::new();
-                takeover.on_read(now, slot, reply, &mut outputs);
-                self.carry_out_takeover(now, health, outputs, out);
+                self.step(now, health, out, |replica, outputs| {
+                    replica.on_tail(now, health, slot, reply, outputs);
+                });
             }
             Some(ReadTask::Blobs { read: asked, .. }) => {
                 let mut outputs = Vec::new();
@@ -338,10 +290,10 @@ impl Broker {
     ) {
         match purpose {
             Purpose::Mend => {}
-            Purpose::Checkpoint => self.on_checkpoint(now, &blobs, out),
-            Purpose::Replay => match self.apply(blobs) {
-                Ok(()) => self.replay(now, out),
-                Err(what) => self.broken(what, out),
+            Purpose::Rebuild => match self.rebuild.as_mut().map(|rebuild| rebuild.take(blobs)) {
+                Some(Ok(())) => self.read_state(now, health, out),
+                Some(Err(error)) => self.broken(error.to_string(), out),
+                None => {}
             },
             Purpose::Fetch { asker, from, piece_end } => match batches_of(&request, &blobs) {
                 Ok(mut batches) => {

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_broker::coordination::shortening::Rest;
-use meridian_storage::limits::SizeLimits;
 use meridian_storage::mutation::Mutations;
 
 use super::compaction::Unput;
-use super::{Broker, BrokerOutput, Phase, Shown};
+use super::{Broker, BrokerOutput, Shown};
 use crate::cost::Chore;
 
 /// Pauses after work that was refused. A node makes longer ones.
@@ -75,22 +74,10 @@ impl Broker {
         self.rests.of(chore).on_done();
     }
 
-    /// Says how large a blob may be.
-    pub fn set_sizes(&mut self, sizes: SizeLimits) {
-        self.sizes = sizes;
-    }
-
-    /// Says in how many datacenters a record must be before it is acknowledged.
-    pub fn set_datacenter_count_min(&mut self, datacenter_count_min: usize) {
-        self.datacenter_count_min = datacenter_count_min;
-    }
-
     /// Reads that are under way, and bytes that are in doubt.
     pub(crate) fn waiting(&self) -> (usize, usize) {
-        let doubt_bytes = match &self.phase {
-            Phase::Leading(partition) => partition.leader().pending_size_bytes(),
-            Phase::TakingOver(_) | Phase::Over => 0,
-        };
+        let led = self.replica.partition();
+        let doubt_bytes = led.map_or(0, |led| led.leader().pending_size_bytes());
         (self.reads.len(), doubt_bytes)
     }
 }

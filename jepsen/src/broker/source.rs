@@ -12,7 +12,7 @@ use meridian_protocol::records;
 use meridian_storage::blob::Blob;
 use meridian_storage::message::{CommitMark, Read};
 
-use super::{Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, Phase, RawBatch, Shown};
+use super::{Broker, BrokerOutput, FETCH_SIZE_BYTES_MAX, RawBatch, Shown};
 use crate::link::{LinkAsker, LinkPacket};
 use crate::read::{Purpose, answers};
 use crate::value::PlacedBatch;
@@ -58,7 +58,7 @@ impl Broker {
         let Some(mark) = self.served_mark() else {
             return answer(asker, refuse("it does not serve"), out);
         };
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         if leader_epoch != self.leader_epoch {
             return answer(asker, refuse("it leads under another epoch"), out);
         }
@@ -88,10 +88,8 @@ impl Broker {
 
     /// What is committed, if this leader may say so.
     pub(super) fn served_mark(&self) -> Option<CommitMark> {
-        match &self.phase {
-            Phase::Leading(partition) if partition.is_serving() => partition.leader().mark(),
-            _ => None,
-        }
+        let served = self.replica.partition().filter(|partition| partition.is_serving())?;
+        served.leader().mark()
     }
 
     /// Answers fetches that have waited long enough.
@@ -106,7 +104,7 @@ impl Broker {
         let Some(mark) = self.served_mark() else { return };
         let high_watermark = mark.high_watermark;
         loop {
-            let Phase::Leading(partition) = &self.phase else { return };
+            let Some(partition) = self.replica.partition() else { return };
             let start = partition.leader().log_start_offset();
             let Some(run) = self.runs.0.get_mut(&node).filter(|run| !run.is_reading) else {
                 return;
@@ -177,7 +175,7 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         let Some(mark) = self.served_mark() else { return };
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         let start = partition.leader().log_start_offset();
         let Some(run) = self.runs.0.get_mut(&node) else { return };
         let Some(first) = run.waiting.pop_front() else { return };

@@ -10,8 +10,7 @@ use meridian_broker::replica::view::{Isolation, Source};
 use meridian_storage::placement::SlotHealth;
 
 use super::{
-    Asker, Broker, BrokerOutput, ClientReply, Coordinate, FETCH_SIZE_BYTES_MAX, Phase, Shown,
-    Waiter,
+    Asker, Broker, BrokerOutput, ClientReply, Coordinate, FETCH_SIZE_BYTES_MAX, Shown, Waiter,
 };
 use crate::desk::PRODUCER_ID_MIN;
 use crate::read::Purpose;
@@ -59,7 +58,7 @@ impl Broker {
         (batch, commit): (Batch, bool),
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Phase::Leading(partition) = &mut self.phase else {
+        let Some(partition) = self.replica.partition_mut() else {
             out.push(BrokerOutput::Answer(asker, ClientReply::Retry));
             return;
         };
@@ -103,7 +102,7 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         self.verifying.0.retain(|(asked, _)| *asked != ticket);
-        let Phase::Leading(partition) = &mut self.phase else { return };
+        let Some(partition) = self.replica.partition_mut() else { return };
         let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
         partition.on_verified(now, health, ticket, result, &mut outputs);
         self.carry_out_partition(outputs, out);
@@ -161,7 +160,7 @@ impl Broker {
         mut batches: Vec<PlacedBatch>,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Phase::Leading(partition) = &self.phase else { return };
+        let Some(partition) = self.replica.partition() else { return };
         if !partition.is_serving() {
             return;
         }

@@ -15,7 +15,7 @@ use meridian_storage::mutation::Mutation;
 use meridian_storage::placement::SlotHealth;
 
 use super::{Then, Work};
-use crate::broker::{Broker, BrokerOutput, Phase, Shown, Waiter};
+use crate::broker::{Broker, BrokerOutput, Shown, Waiter};
 use crate::read::Purpose;
 
 impl Broker {
@@ -25,7 +25,7 @@ impl Broker {
         health: &SlotHealth,
         out: &mut Vec<BrokerOutput>,
     ) {
-        let Phase::Leading(partition) = &mut self.phase else { return };
+        let Some(partition) = self.replica.partition_mut() else { return };
         if !partition.leader().is_manifest_safe() {
             // Of a leader that died amid it, or of one that gave it up.
             let mut outputs: Vec<PartitionOutput<Waiter>> = Vec::new();
@@ -80,7 +80,7 @@ impl Broker {
         out: &mut Vec<BrokerOutput>,
     ) {
         let work = std::mem::replace(&mut self.cold.work, Work::Idle);
-        let (Work::Listing { lists, begun_at }, Phase::Leading(partition)) = (work, &self.phase)
+        let (Work::Listing { lists, begun_at }, Some(partition)) = (work, self.replica.partition())
         else {
             return;
         };
