@@ -28,7 +28,7 @@ impl Broken {
         let log = log.chain(Mutation::COLD).chain(Mutation::LEFT_BEHIND);
         let log = log.chain(Mutation::TIERS).chain(Mutation::PAIRS).chain(Mutation::SIZES);
         let log = log.chain(Mutation::COPIES).chain(Mutation::FOLLOWERS);
-        let log = log.chain(Mutation::COSTS);
+        let log = log.chain(Mutation::PARKED).chain(Mutation::COSTS);
         log.map(Self::Log).chain(Self::MIRRORS.into_iter().map(Self::Mirror))
     }
 

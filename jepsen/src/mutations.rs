@@ -139,6 +139,8 @@ fn method_of_cold(mutation: Mutation) -> Method {
         Mutation::FollowersSeeTheEnd => Method::Seeds(10),
         Mutation::LineagesMixed => Method::Seeds(100),
         Mutation::LateAnswerBegins => Method::Federation(200),
+        Mutation::ReleasedEarly => Method::Seeds(10),
+        Mutation::ReleasedReversed => Method::Scenario(scenarios::parked),
         // The others have models: `storage/tests/rules`; or tests: `gateway/broker/src/partition/tests/sizes.rs`,
         // `storage/tests/store/sizes.rs`.
         _ => Method::Elsewhere,

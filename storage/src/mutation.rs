@@ -117,6 +117,8 @@ pub enum Mutation {
     FollowersSeeTheEnd,
     LineagesMixed,
     LateAnswerBegins,
+    ReleasedEarly,
+    ReleasedReversed,
     StoredAgain,
     NeverRests,
 }
@@ -249,6 +251,9 @@ impl Mutation {
     pub const FOLLOWERS: [Self; 3] =
         [Self::FollowersSeeTheEnd, Self::LineagesMixed, Self::LateAnswerBegins];
 
+    /// Those of requests that wait until their partition serves.
+    pub const PARKED: [Self; 2] = [Self::ReleasedEarly, Self::ReleasedReversed];
+
     /// Those of sizes: `storage/tests/store/sizes.rs` and `gateway/broker/src/partition/tests/sizes.rs` find them, and the
     /// simulator finds `PageUncut`.
     pub const SIZES: [Self; 8] = [
@@ -279,8 +284,8 @@ impl Mutation {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
         let cold = cold.chain(Self::TIERS).chain(Self::PAIRS);
         let groups = Self::PARTS.into_iter().chain(Self::MOVES).chain(Self::OFFSETS);
-        let groups =
-            groups.chain(Self::SIZES).chain(Self::COPIES).chain(Self::FOLLOWERS).chain(Self::COSTS);
+        let groups = groups.chain(Self::SIZES).chain(Self::COPIES).chain(Self::FOLLOWERS);
+        let groups = groups.chain(Self::PARKED).chain(Self::COSTS);
         let mut every = Self::ALL.into_iter().chain(cold).chain(groups).chain(Self::FILES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
@@ -440,7 +445,7 @@ impl Mutation {
         }
     }
 
-    /// How those in [`Mutation::COPIES`] and [`Mutation::FOLLOWERS`] break their rules.
+    /// How those in [`Mutation::COPIES`], [`Mutation::FOLLOWERS`] and [`Mutation::PARKED`] break their rules.
     const fn describe_of_copies(self) -> &'static str {
         match self {
             Self::NeededCopyFreed => "K1: a copy goes that a put quorum needs",
@@ -455,6 +460,8 @@ impl Mutation {
                 "56: an answer to an earlier follower begins the list of aborted"
             }
             Self::LineagesMixed => "56: a follower goes on by the lineage of an earlier leader",
+            Self::ReleasedEarly => "P4: what was parked is appended before the state is known",
+            Self::ReleasedReversed => "P4: what was parked last is appended first",
             _ => "a rule without words",
         }
     }

@@ -34,7 +34,7 @@ use meridian_base::topology::{GroupConfig, Slot};
 use meridian_storage::hot::Layout;
 use meridian_storage::leader::{LeaderConfig, PutError};
 use meridian_storage::lineage::Lineage;
-use meridian_storage::message::{FenceAnswer, PutReply, Read, ReadReply};
+use meridian_storage::message::{FenceAnswer, Read, ReadReply};
 use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::takeover::{
@@ -129,7 +129,8 @@ pub struct Replica<T> {
 impl<T> Replica<T> {
     /// Owned, and not taken over yet.
     pub fn new(config: ReplicaConfig) -> Self {
-        Self { config, role: Role::Opening, parked: Parked::default() }
+        let parked = Parked::new(config.mutations);
+        Self { config, role: Role::Opening, parked }
     }
 
     /// Begins to take the partition over. `group` is where the generation is put, `former` are the groups that the
@@ -281,21 +282,6 @@ impl<T> Replica<T> {
             self.stop(out);
         }
         Some(result)
-    }
-
-    /// Takes a slot's answer to a put; how long it took, if it is durable there.
-    pub fn on_put_reply(
-        &mut self,
-        now: Instant,
-        health: &SlotHealth,
-        slot: Slot,
-        reply: PutReply,
-        out: &mut Vec<PartitionOutput<T>>,
-    ) -> Option<std::time::Duration> {
-        let took = self.act(now, health, out, |partition, out| {
-            partition.on_reply(now, health, slot, reply, out)
-        });
-        took.flatten()
     }
 
     /// Stops for good: the metadata log named another leader, or the topic is gone. Who waits is told that the outcome

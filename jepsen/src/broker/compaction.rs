@@ -66,7 +66,7 @@ impl Default for Unput {
 impl Broker {
     /// The read that brings the piece of the manifest in which `from` lies, and where that ends.
     pub(super) fn piece_request(&self, from: Offset) -> Option<(Read, Offset)> {
-        let Some(partition) = self.replica.partition() else { return None };
+        let partition = self.replica.partition()?;
         let (piece, end) = partition.manifest()?.piece_at(from)?;
         let Place::Clean(point) = piece.place else { return None };
         Some((Read::one(BlobKey { partition: self.partition, point }), end))

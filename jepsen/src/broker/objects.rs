@@ -101,7 +101,7 @@ impl Broker {
 
     /// The objects that somebody may read yet, if this leader may say so.
     pub(crate) fn objects_in_use(&self) -> Option<BTreeMap<LogPoint, Object>> {
-        let Some(partition) = self.replica.partition() else { return None };
+        let partition = self.replica.partition()?;
         partition.is_serving().then(|| self.tending(partition).objects_in_use())
     }
 

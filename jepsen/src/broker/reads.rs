@@ -84,13 +84,13 @@ impl Broker {
 
     /// What readers may see, once the partition serves.
     pub(super) fn read_view(&self) -> Option<ReadView> {
-        let Some(partition) = self.replica.partition() else { return None };
+        let partition = self.replica.partition()?;
         ReadView::of(partition)
     }
 
     /// The records in `range` that are in memory; `None` if they are to be read.
     pub(super) fn in_memory(&self, view: &ReadView, range: Range<Offset>) -> Option<Bytes> {
-        let Some(partition) = self.replica.partition() else { return None };
+        let partition = self.replica.partition()?;
         let taken = view.in_memory(partition, range, FETCH_SIZE_BYTES_MAX as usize)?;
         Some(taken.pieces.concat().into())
     }
@@ -112,7 +112,7 @@ impl Broker {
 
     /// The read that brings what the log's leaders put at `from`.
     pub(super) fn records_request(&self, from: Offset, mark: CommitMark) -> Option<Read> {
-        let Some(partition) = self.replica.partition() else { return None };
+        let partition = self.replica.partition()?;
         let holder = partition.leader().lineage().holder_of(from)?;
         Some(Read {
             partition: self.partition,

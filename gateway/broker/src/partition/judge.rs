@@ -26,7 +26,7 @@ pub(super) enum Judgement {
 impl<T> Partition<T> {
     /// Whether anything may be appended now.
     pub(super) fn admit(&self, health: &SlotHealth) -> Result<(), ProduceError> {
-        if !self.recovered {
+        if !self.recovered && !Mutation::ReleasedEarly.active(self.mutations) {
             return Err(PutError::NotServing.into());
         }
         Ok(self.leader.admit(health)?)

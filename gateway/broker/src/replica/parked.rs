@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_storage::leader::PutError;
+use meridian_storage::mutation::{Mutation, Mutations};
 use meridian_storage::placement::SlotHealth;
 
 use crate::partition::{Partition, PartitionOutput, RecordBatch};
@@ -28,6 +29,7 @@ struct Request<T> {
 /// The requests that wait for one partition.
 #[derive(Debug)]
 pub struct Parked<T> {
+    mutations: Mutations,
     requests: Vec<Request<T>>,
     size_bytes: usize,
     since: Option<Instant>,
@@ -37,9 +39,11 @@ pub struct Parked<T> {
     has_refused: bool,
 }
 
-impl<T> Default for Parked<T> {
-    fn default() -> Self {
+impl<T> Parked<T> {
+    /// Nothing waits.
+    pub fn new(mutations: Mutations) -> Self {
         Self {
+            mutations,
             requests: Vec::new(),
             size_bytes: 0,
             since: None,
@@ -47,9 +51,7 @@ impl<T> Default for Parked<T> {
             has_refused: false,
         }
     }
-}
 
-impl<T> Parked<T> {
     /// Parks a request, or refuses it if no more may wait.
     pub fn push(
         &mut self,
@@ -104,10 +106,13 @@ impl<T> Parked<T> {
         out: &mut Vec<PartitionOutput<T>>,
     ) {
         let is_clear = self.requests.is_empty() && !self.is_closed && !self.has_refused;
-        if is_clear || !partition.is_serving() {
+        if is_clear || !self.may_append(partition) {
             return;
         }
-        let Self { requests, has_refused, .. } = std::mem::take(self);
+        let Self { mut requests, has_refused, .. } = self.take();
+        if Mutation::ReleasedReversed.active(self.mutations) {
+            requests.reverse();
+        }
         if has_refused {
             partition.note_all_refused();
         }
@@ -118,8 +123,17 @@ impl<T> Parked<T> {
 
     /// Refuses what waits for good: another node leads the partition.
     pub fn stop(&mut self, out: &mut Vec<PartitionOutput<T>>) {
-        let parked = std::mem::take(self);
-        refuse(parked.requests, PutError::Lost, out);
+        refuse(self.take().requests, PutError::Lost, out);
+    }
+
+    fn take(&mut self) -> Self {
+        std::mem::replace(self, Self::new(self.mutations))
+    }
+
+    /// Rule P4: not before the state is known.
+    fn may_append(&self, partition: &Partition<T>) -> bool {
+        partition.is_serving()
+            || Mutation::ReleasedEarly.active(self.mutations) && partition.leader().is_serving()
     }
 
     fn close(
@@ -175,7 +189,7 @@ mod tests {
 
     #[test]
     fn after_one_that_does_not_fit_none_is_parked() {
-        let (mut parked, mut out) = (Parked::default(), Vec::new());
+        let (mut parked, mut out) = (Parked::new(Mutations::NONE), Vec::new());
         parked.push(Instant::ZERO, batches(SIZE_BYTES_MAX), 0, &mut out);
         assert!(out.is_empty());
         parked.push(Instant::ZERO, batches(1), 1, &mut out);
@@ -186,7 +200,7 @@ mod tests {
 
     #[test]
     fn all_expire_with_the_first_and_the_next_is_refused() {
-        let (mut parked, mut out) = (Parked::default(), Vec::new());
+        let (mut parked, mut out) = (Parked::new(Mutations::NONE), Vec::new());
         let late = Instant::ZERO + WAIT_MAX;
         parked.push(Instant::ZERO, batches(1), 0, &mut out);
         parked.push(late, batches(1), 1, &mut out);
@@ -200,7 +214,7 @@ mod tests {
 
     #[test]
     fn who_stops_refuses_for_good() {
-        let (mut parked, mut out) = (Parked::default(), Vec::new());
+        let (mut parked, mut out) = (Parked::new(Mutations::NONE), Vec::new());
         parked.push(Instant::ZERO, batches(1), 0, &mut out);
         parked.stop(&mut out);
         assert_eq!(refused(out), [(0, ProduceError::Put(PutError::Lost))]);
