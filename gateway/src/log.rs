@@ -12,6 +12,7 @@
 
 #[cfg(test)]
 mod agreed_time_tests;
+mod ahead;
 mod bells;
 mod budget;
 mod cold;
@@ -25,6 +26,7 @@ mod mirrored;
 mod partition_log;
 mod questions;
 mod read_failed;
+mod read_threads;
 mod readable;
 mod reader;
 mod rebuild;
@@ -54,6 +56,7 @@ use meridian_storage::mutation::Mutations;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 
+use self::ahead::Ahead;
 use self::bells::Bells;
 use self::budget::Budget;
 pub use self::budget::BudgetLimits;
@@ -84,6 +87,7 @@ use crate::peers::Wire;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::{Channel, PeerState};
 pub(crate) use meridian_broker::replica::parked::WAIT_MAX as OPENING_WAIT_MAX;
+use meridian_broker::replica::ahead::ReadAhead;
 pub use meridian_broker::replica::view::Isolation;
 
 /// How often partitions with puts in flight look for late slots.
@@ -124,6 +128,7 @@ pub struct Logs {
     followers: Followers,
     pending: Pending,
     readable: Readable,
+    ahead: Ahead,
     budget: Arc<Budget>,
     cold: Cold,
     copies: Copies,
@@ -167,6 +172,8 @@ impl Logs {
         store: Option<Arc<StoreHandle>>,
     ) -> Arc<Self> {
         let budget = Budget::new(settings.budget);
+        let mut ahead = ReadAhead::default();
+        ahead.break_rules(settings.mutations);
         let logs = Arc::new(Self {
             settings,
             clock,
@@ -178,6 +185,7 @@ impl Logs {
             followers: Followers::default(),
             pending: Pending::default(),
             readable: Readable::default(),
+            ahead: Mutex::new(ahead),
             budget,
             cold: Cold::default(),
             copies: Copies::default(),
@@ -210,6 +218,7 @@ impl Logs {
                 let Some(logs) = takeovers.upgrade() else { return };
                 logs.tick_takeovers().await;
                 logs.followers.renew(&logs).await;
+                lock(&logs.ahead).expire(logs.now());
             }
         });
         logs

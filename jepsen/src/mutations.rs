@@ -137,7 +137,7 @@ fn method_of_cold(mutation: Mutation) -> Method {
         Mutation::BatchesUnsplit => Method::Scenario(scenarios::oversize),
         Mutation::NeededCopyFreed | Mutation::SurplusLeft => Method::Seeds(10),
         Mutation::FollowersSeeTheEnd => Method::Seeds(10),
-        Mutation::LineagesMixed => Method::Seeds(100),
+        Mutation::LineagesMixed | Mutation::AheadUnjudged => Method::Seeds(100),
         Mutation::LateAnswerBegins => Method::Federation(200),
         Mutation::ReleasedEarly => Method::Seeds(10),
         Mutation::ReleasedReversed => Method::Scenario(scenarios::parked),

@@ -119,6 +119,7 @@ pub enum Mutation {
     LateAnswerBegins,
     ReleasedEarly,
     ReleasedReversed,
+    AheadUnjudged,
     StoredAgain,
     NeverRests,
 }
@@ -248,8 +249,12 @@ impl Mutation {
     ];
 
     /// Those of followers, which readers nearby read from.
-    pub const FOLLOWERS: [Self; 3] =
-        [Self::FollowersSeeTheEnd, Self::LineagesMixed, Self::LateAnswerBegins];
+    pub const FOLLOWERS: [Self; 4] = [
+        Self::FollowersSeeTheEnd,
+        Self::LineagesMixed,
+        Self::LateAnswerBegins,
+        Self::AheadUnjudged,
+    ];
 
     /// Those of requests that wait until their partition serves.
     pub const PARKED: [Self; 2] = [Self::ReleasedEarly, Self::ReleasedReversed];
@@ -462,6 +467,7 @@ impl Mutation {
             Self::LineagesMixed => "56: a follower goes on by the lineage of an earlier leader",
             Self::ReleasedEarly => "P4: what was parked is appended before the state is known",
             Self::ReleasedReversed => "P4: what was parked last is appended first",
+            Self::AheadUnjudged => "56: what was read ahead, committed or not, is shown unjudged",
             _ => "a rule without words",
         }
     }

@@ -17,8 +17,10 @@
 //! | [`slots`] | which slots of a storage group are taken for dead, and which are asked first |
 //! | [`follow`] | what a node may show of a partition that another one leads |
 //! | [`view`] | what a reader may see, and where those records lie |
+//! | [`ahead`] | what is read before readers ask for it, how much, and whether they are shown it |
 //! | [`read`] | which slots are asked for a run of blobs, when the next one is, and what their answers come to |
 
+pub mod ahead;
 pub mod fences;
 pub mod follow;
 pub mod parked;

@@ -3,6 +3,7 @@
 //! Labels are bounded: nodes of the cluster, links, and names from this program, never what a client
 //! chose.
 
+mod ahead;
 mod certificates;
 mod chores;
 mod conditions;
@@ -15,6 +16,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use meridian_broker::replica::ahead::AheadCounts;
 use meridian_consensus::command::Liveness;
 use meridian_consensus::metrics::Metrics as RaftCounters;
 use meridian_consensus::node::Leadership;
@@ -78,7 +80,7 @@ const fn kafka(name: &'static str, kind: Kind, help: &'static str) -> Family {
     Family { name, kind, help, source: Source::Kafka }
 }
 
-/// All metrics of a node, but those of its [`sizes`], [`tiers`] and [`chores`].
+/// All metrics of a node, but those of its [`sizes`], [`tiers`], [`chores`] and of what it reads [`ahead`].
 const FAMILIES: &[Family] = &[
     // The cluster, as this node knows it.
     gauge(
@@ -424,6 +426,8 @@ pub(super) struct Snapshot {
     /// By [`Chore::index`].
     chores: [ChoreCount; Chore::ALL.len()],
     failed_reads: u64,
+    ahead: AheadCounts,
+    disk_reads_waiting: usize,
     transport: Option<TransportStats>,
     links: Vec<Link>,
     /// Of each partition whose mirrors are bound to be near: their lag in milliseconds, and what
@@ -511,6 +515,8 @@ impl Snapshot {
             copies_surplus_bytes: owned.iter().map(|log| log.surplus_bytes()).sum(),
             compaction: node.compaction.counts(),
             failed_reads: node.logs.failed_reads(),
+            ahead: node.logs.ahead_counts(),
+            disk_reads_waiting: node.logs.store().map_or(0, |store| store.waiting_reads()),
             chores: Chore::ALL
                 .map(|chore| node.logs.chores.count(chore) + front.chores().count(chore)),
             transport: node.switch.stats(),
@@ -536,6 +542,7 @@ fn families() -> impl Iterator<Item = &'static Family> {
     let more = [
         certificates::FAMILIES,
         chores::FAMILIES,
+        ahead::FAMILIES,
         conditions::FAMILIES,
         copies::FAMILIES,
         raft::FAMILIES,

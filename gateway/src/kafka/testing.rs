@@ -13,6 +13,7 @@ use meridian_base::id::{ClusterId, Incarnation, NodeId, PartitionId};
 use meridian_base::position::LeaderEpoch;
 use meridian_base::sync::{ReadGuard, RwLock};
 use meridian_base::topology::{Datacenter, Geometry, Rack};
+use meridian_broker::replica::ahead::AheadCounts;
 use meridian_consensus::command::{
     Command, Endpoint, FeatureLevel, LeaderAssignment, Liveness, MountEpoch, NodeRegistration,
     Proposal, RequestId, Roles,
@@ -325,6 +326,11 @@ impl FakeBroker {
     /// What its partitions take of its memory.
     pub(crate) fn memory_bytes(&self) -> (usize, usize) {
         self.logs.as_ref().expect("a cluster of one has logs").memory_bytes()
+    }
+
+    /// What was read ahead of readers.
+    pub(crate) fn ahead_counts(&self) -> AheadCounts {
+        self.logs.as_ref().expect("a cluster of one has logs").ahead_counts()
     }
 
     /// The disk.

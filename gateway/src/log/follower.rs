@@ -12,6 +12,7 @@ use meridian_broker::replica::follow::{Follower, Progress, Renewal};
 use meridian_broker::replica::view::{Isolation, ReadView};
 use tokio::sync::Notify;
 
+use super::ahead::ReadableLog;
 use super::bells::Bells;
 use super::group::Homes;
 use super::partition_log::{FetchError, Fetched, Ownership};
@@ -31,7 +32,7 @@ pub struct FollowerLog {
     logs: Weak<Logs>,
     partition: PartitionId,
     state: Mutex<State>,
-    last_slot: AtomicU8,
+    last_slot: Arc<AtomicU8>,
 }
 
 impl FollowerLog {
@@ -52,16 +53,37 @@ impl FollowerLog {
             return Ok(fetched(&view, Taken::default(), Vec::new()));
         }
         check(&view, from)?;
-        let (partition, last) = (self.partition, &self.last_slot);
-        let range = view.range(from, isolation);
-        let read =
-            || logs.read_records(&homes, partition, &view, range.clone(), size_bytes_max, last);
-        let taken = logs.read_patiently(partition, read).await?;
+        let (log, range) = (self.readable(homes), view.range(from, isolation));
+        let read = || logs.read_records(&log, &view, range.clone(), size_bytes_max, range.end);
+        let taken = logs.read_patiently(self.partition, read).await?;
         let aborted = match (isolation, taken.end_offset) {
             (Isolation::ReadCommitted, Some(end)) => self.aborted_between(&view, from, end)?,
             (Isolation::ReadCommitted, None) | (Isolation::ReadUncommitted, _) => Vec::new(),
         };
         Ok(fetched(&view, taken, aborted))
+    }
+
+    /// Whether there are records from `from` on, which only slots have.
+    pub(crate) fn is_on_slots(&self, from: Offset) -> bool {
+        self.high_watermark().is_some_and(|end| from < end)
+    }
+
+    /// Begins to read what [`FollowerLog::fetch_as`] will be asked for.
+    pub(crate) fn begin_fetch(&self, isolation: Isolation, from: Offset, size_bytes_max: usize) {
+        let Some(logs) = self.logs.upgrade() else { return };
+        let (view, homes) = {
+            let state = lock(&self.state);
+            let Some(view) = state.follower.view().cloned() else { return };
+            (view, state.homes.clone())
+        };
+        if view.check(from).is_ok() {
+            let range = view.range(from, isolation);
+            logs.begin_read(&self.readable(homes), &view, range, size_bytes_max);
+        }
+    }
+
+    fn readable(&self, homes: Homes) -> ReadableLog {
+        ReadableLog { partition: self.partition, homes, last_slot: Arc::clone(&self.last_slot) }
     }
 
     /// What a read from `from` on says of the log, without a record.
@@ -160,7 +182,7 @@ impl Followers {
                         follower: Follower::new(now, partition, generation, leader),
                         readers: Bells::default(),
                     }),
-                    last_slot: AtomicU8::new(u8::MAX),
+                    last_slot: Arc::new(AtomicU8::new(u8::MAX)),
                 })
             });
             // In here, so that it is not taken for idle and forgotten.

@@ -138,7 +138,7 @@ pub struct PartitionLog {
     pub(super) begun_at: Instant,
     pub(super) inner: Mutex<Inner>,
     /// The slot that served the last read from disk.
-    last_slot: AtomicU8,
+    pub(super) last_slot: Arc<AtomicU8>,
     /// How far its mirrors are, if they are bound to be near.
     pub(super) contract: Mutex<Contract>,
     /// The writer's lease, if its topic needs one.
@@ -182,7 +182,7 @@ impl PartitionLog {
                 followers: FollowerSet::default(),
                 share: Share::new(Arc::clone(&logs.budget)),
             }),
-            last_slot: AtomicU8::new(NO_SLOT),
+            last_slot: Arc::new(AtomicU8::new(NO_SLOT)),
             contract: Mutex::default(),
             lease: Mutex::default(),
             ending_count: AtomicU64::new(0),
@@ -279,25 +279,24 @@ impl PartitionLog {
         size_bytes_max: usize,
     ) -> Result<Fetched, FetchError> {
         let logs = self.logs.upgrade().ok_or(FetchError::NotLeader)?;
-        let (view, cached) = {
+        let (view, cached, ahead_end) = {
             let inner = lock(&self.inner);
             let partition = inner.replica.partition().ok_or(FetchError::NotLeader)?;
             let view = ReadView::of(partition).ok_or(FetchError::NotLeader)?;
             let range = view.range(from, isolation);
+            let ahead_end = view.end_on_slots(partition, range.end);
             let cached = view.in_memory(partition, range, size_bytes_max);
-            (view, cached)
+            (view, cached, ahead_end)
         };
         check(&view, from)?;
         let range = view.range(from, isolation);
         let taken = match cached {
             Some(taken) => taken,
             None => {
-                let (partition, last) = (self.ownership.partition, &self.last_slot);
-                let read = || {
-                    let range = range.clone();
-                    logs.read_records(&self.homes, partition, &view, range, size_bytes_max, last)
-                };
-                logs.read_patiently(partition, read).await?
+                let log = self.readable();
+                let read =
+                    || logs.read_records(&log, &view, range.clone(), size_bytes_max, ahead_end);
+                logs.read_patiently(log.partition, read).await?
             }
         };
         let aborted = match (isolation, taken.end_offset) {

@@ -1,7 +1,6 @@
 //! Reads blobs from the slots, nearest first.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -21,7 +20,7 @@ use super::group::{Group, Homes};
 use super::partition_log::{FetchError, Fetched};
 use super::read_failed::NotServed;
 use super::{Logs, lock};
-use crate::partition::{AbortedTransaction, BatchSlice, Taken, batches_in, take_batches};
+use crate::partition::{AbortedTransaction, BatchSlice, Taken, batches_in};
 
 /// A slot that has not answered a read of a part by then is passed over.
 const ANSWER_WITHIN: Duration = Duration::from_millis(500);
@@ -132,34 +131,8 @@ impl Logs {
         self.pending.next_tag.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Reads batches in `range`: those that one answer of a slot holds. Below a manifest's end there
-    /// may be none in a piece, and then the next one is read: only where the range ends is nothing.
-    pub(super) async fn read_records(
-        self: &Arc<Self>,
-        homes: &Homes,
-        partition: PartitionId,
-        view: &ReadView,
-        mut range: Range<Offset>,
-        size_bytes_max: usize,
-        last_slot: &AtomicU8,
-    ) -> Result<Taken, ReadFailed> {
-        // A request's size is a Kafka field of 31 bits.
-        let answer_size_bytes_max = u32::try_from(size_bytes_max).unwrap_or(u32::MAX);
-        while let Some((from, source)) =
-            view.source(partition, range.clone(), answer_size_bytes_max)?
-        {
-            let batches = self.read_source(homes, partition, source, last_slot).await?;
-            let taken = take_batches(batches.iter(), from..range.end, size_bytes_max);
-            match source.end() {
-                Some(end) if taken.end_offset.is_none() => range.start = end,
-                _ => return Ok(taken),
-            }
-        }
-        Ok(Taken::default())
-    }
-
     /// Reads the batches that lie in one place.
-    async fn read_source(
+    pub(super) async fn read_source(
         self: &Arc<Self>,
         homes: &Homes,
         partition: PartitionId,

@@ -1,8 +1,8 @@
-//! The store of this node on its real disk, or two: one thread writes and syncs, another reads.
+//! The store of this node on its real disk, or two: one thread writes and syncs, others read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
@@ -21,6 +21,7 @@ use meridian_storage::store::{
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
+use super::read_threads::{ReadJobs, ReadThreads};
 use super::scrub::Calendar;
 use super::{Logs, lock};
 use crate::config::ScrubConfig;
@@ -74,7 +75,7 @@ pub struct StoreHandle {
     clock: Clock,
     pub(super) writes: Sender<DiskJob>,
     pub(super) changes: Sender<DiskJob>,
-    pub(super) reads: Sender<DiskJob>,
+    pub(super) reads: ReadThreads,
     pub(super) tiers: TieredDisk,
     /// Dropped with the handle: who moves files ends then.
     _mover: Sender<()>,
@@ -107,7 +108,7 @@ impl StoreHandle {
     /// Mounts the disk (blocking while it reads the journal's heads) and starts its threads.
     pub fn open(settings: StoreSettings, clock: Clock) -> Result<Arc<Self>, StoreFailure> {
         let mut disk = tiered::open(&settings.folder, settings.capacity.as_ref())?;
-        let (changer, reader, mover) = (disk.another()?, disk.another()?, disk.another()?);
+        let (changer, mover) = (disk.another()?, disk.another()?);
         let tiers = disk.another()?;
         let config = StoreConfig {
             scrub_bytes_per_second_max: settings.scrub.bytes_per_second_max,
@@ -119,7 +120,9 @@ impl StoreHandle {
         let calendar = Calendar::load(&settings.folder, settings.scrub, disk_number, now_ms);
         let (writes, write_ops) = mpsc::channel();
         let (changes, change_ops) = mpsc::channel();
-        let (reads, read_ops) = mpsc::channel();
+        let (reads, read_jobs) = ReadThreads::new();
+        let readers: Vec<TieredDisk> =
+            read_jobs.iter().map(|_| disk.another()).collect::<Result<_, _>>()?;
         let (mover_stop, stopped) = mpsc::channel();
         let handle = Arc::new(Self {
             store: Mutex::new(store),
@@ -137,9 +140,12 @@ impl StoreHandle {
             wake_changed: Notify::new(),
             calendar: Mutex::new(calendar),
         });
-        Self::spawn(&handle, "disk-write", disk, write_ops)?;
-        Self::spawn(&handle, "disk-change", changer, change_ops)?;
-        Self::spawn(&handle, "disk-read", reader, read_ops)?;
+        let not_counted = Arc::<AtomicUsize>::default;
+        Self::spawn(&handle, "disk-write", disk, write_ops, not_counted())?;
+        Self::spawn(&handle, "disk-change", changer, change_ops, not_counted())?;
+        for (reader, ReadJobs { jobs, waiting_count }) in readers.into_iter().zip(read_jobs) {
+            Self::spawn(&handle, "disk-read", reader, jobs, waiting_count)?;
+        }
         if let Some(tier) = &settings.capacity {
             Self::spawn_mover(Arc::downgrade(&handle), mover, tier.bytes_per_second, stopped)?;
         }
@@ -169,6 +175,11 @@ impl StoreHandle {
     /// What is on the disk.
     pub fn usage(&self) -> DiskUsage {
         lock(&self.store).usage()
+    }
+
+    /// Reads that wait for the disk.
+    pub fn waiting_reads(&self) -> usize {
+        self.reads.waiting_count()
     }
 
     /// How far the scrub is.
@@ -311,7 +322,7 @@ impl StoreHandle {
         let lane = match op.lane() {
             Lane::Writes => &self.writes,
             Lane::Changes => &self.changes,
-            Lane::Reads => &self.reads,
+            Lane::Reads => return self.reads.send(DiskJob::Do(op)),
         };
         let _thread_is_gone = lane.send(DiskJob::Do(op));
     }
@@ -347,18 +358,26 @@ impl StoreHandle {
         }
     }
 
-    /// Runs a disk thread: it ends when the handle is dropped.
+    /// Runs a disk thread: it ends when the handle is dropped. What it has done is taken off `waiting_count`.
     fn spawn(
         handle: &Arc<Self>,
         name: &str,
         mut disk: TieredDisk,
         jobs: Receiver<DiskJob>,
+        waiting_count: Arc<AtomicUsize>,
     ) -> Result<(), StoreFailure> {
         let store = Arc::downgrade(handle);
         let run = move || {
             while let Ok(job) = jobs.recv() {
                 let done = match job {
-                    DiskJob::Do(op) => execute(&mut disk, op),
+                    DiskJob::Do(op) => {
+                        let done = execute(&mut disk, op);
+                        // Not below 0: only reads are counted.
+                        let less = |count: usize| count.checked_sub(1);
+                        let _counted =
+                            waiting_count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+                        done
+                    }
                     DiskJob::Close(file) => {
                         disk.close(&file);
                         continue;

@@ -37,7 +37,8 @@ impl StoreHandle {
     /// Whoever has the file open lets go of it: it goes, is replaced, or is on another disk now, and takes its
     /// room here until then.
     pub(super) fn close(&self, file: &str) {
-        for lane in [&self.writes, &self.reads, &self.changes] {
+        self.reads.close(file);
+        for lane in [&self.writes, &self.changes] {
             let _thread_is_gone = lane.send(DiskJob::Close(file.to_owned()));
         }
     }

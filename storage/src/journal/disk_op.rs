@@ -5,8 +5,8 @@ use std::io::IoSlice;
 use bytes::Bytes;
 use meridian_base::env::{Disk, DiskError};
 
-/// One operation. It goes by one of three ways ([`DiskOp::lane`]): those of a lane are carried out in the
-/// order given, those of different lanes in any order or at once. So no write waits for a file that is made,
+/// One operation. It goes by one of three ways ([`DiskOp::lane`]): writes and changes are carried out in the
+/// order given, reads and those of different lanes in any order or at once. So no write waits for a file that is made,
 /// which takes a file system several journal commits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskOp {
@@ -54,7 +54,7 @@ pub enum DiskOp {
     },
 }
 
-/// What is carried out one after another.
+/// What is carried out one after another, but for reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     /// Batches of the journal.

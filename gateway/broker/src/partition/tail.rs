@@ -165,6 +165,11 @@ impl TailCache {
         self.size_bytes = 0;
     }
 
+    /// Offset of the first record.
+    pub fn base_offset(&self) -> Option<Offset> {
+        Some(self.blobs.front()?.base_offset)
+    }
+
     /// Bytes held.
     pub fn size_bytes(&self) -> usize {
         self.size_bytes

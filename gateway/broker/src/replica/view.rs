@@ -133,6 +133,13 @@ impl ReadView {
         if is_replaced { None } else { partition.tail().read_range(range, size_bytes_max) }
     }
 
+    /// Where that ends which only slots have, of what lies below `end`: the rest is in the leader's memory.
+    pub fn end_on_slots<W>(&self, partition: &Partition<W>, end: Offset) -> Offset {
+        let is_shown = |from: &Offset| self.manifest.as_ref().is_none_or(|it| it.end <= *from);
+        let from = partition.tail().base_offset().filter(is_shown);
+        from.map_or(end, |from| from.min(end))
+    }
+
     /// Where the first records in `range` lie; `None` if there are none. Pieces of which compaction left nothing
     /// are passed over. An
     /// offset within the log always has a leader ([`Lineage::holder_of`]).

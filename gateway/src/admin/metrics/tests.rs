@@ -47,6 +47,8 @@ fn snapshot() -> Snapshot {
         cold: ColdCounts { repaired_parts: 6, ..ColdCounts::default() },
         compaction: CompactionCounts { dirty_bytes: 9, ..CompactionCounts::default() },
         failed_reads: 3,
+        ahead: AheadCounts { hits: 21, dropped_bytes: 22, ..AheadCounts::default() },
+        disk_reads_waiting: 23,
         chores: Chore::ALL.map(|_| ChoreCount { refused: 4, ..ChoreCount::default() }),
         transport: None,
         links: vec![Link {
@@ -116,6 +118,9 @@ fn values_are_under_their_names() {
         "meridian_tier_used_bytes{tier=\"fast\"} 8",
         "meridian_compaction_dirty_bytes 9",
         "meridian_reads_failed_total 3",
+        "meridian_read_ahead_total{found=\"here\"} 21",
+        "meridian_read_ahead_dropped_bytes_total 22",
+        "meridian_disk_reads_waiting 23",
         "meridian_chore_refused_total{chore=\"offset_compaction\"} 4",
         "meridian_kafka_connections_count 0",
         "process_cpu_seconds_total 1.25",

@@ -26,6 +26,9 @@ const REDIRECT_COUNT_MAX: usize = 10_000;
 /// Bytes of records that are read at once.
 const PIECE_BYTES_MAX: usize = 16 << 20;
 
+/// Partitions of one request that are read at once, if slots have to be asked.
+const BEGUN_COUNT_MAX: usize = 16;
+
 /// What there is to say of one partition.
 #[derive(Debug)]
 pub(super) struct Answer {
@@ -74,6 +77,23 @@ impl Source {
             Self::Leader(log) => log.fetch_as(isolation, from, bytes_max).await,
             Self::Follower(log) => log.fetch_as(isolation, from, bytes_max).await,
             Self::Opening => Err(FetchError::NotLeader),
+        }
+    }
+
+    /// Whether a read from `from` on has to wait for slots.
+    fn is_on_slots(&self, from: Offset) -> bool {
+        match self {
+            Self::Leader(log) => log.is_on_slots(from),
+            Self::Follower(log) => log.is_on_slots(from),
+            Self::Opening => false,
+        }
+    }
+
+    fn begin_fetch(&self, isolation: Isolation, from: Offset, bytes_max: usize) {
+        match self {
+            Self::Leader(log) => log.begin_fetch(isolation, from, bytes_max),
+            Self::Follower(log) => log.begin_fetch(isolation, from, bytes_max),
+            Self::Opening => {}
         }
     }
 
@@ -131,10 +151,14 @@ impl Reader<'_> {
             is_urgent: false,
         };
         let mut pace = Pace::default();
-        for target in targets {
+        let mut begun_count = 0;
+        for (index, target) in targets.iter().enumerate() {
             pace.step().await;
             let found = self.locate(target);
             let room = self.bytes_max.saturating_sub(round.size_bytes);
+            if index >= begun_count {
+                begun_count = index + self.begin_behind(&targets[index..], room);
+            }
             // One batch is given even if it is too large, or the consumer would never get past it.
             let limit = if round.size_bytes == 0 { room.max(1) } else { room };
             let answer = match found {
@@ -156,6 +180,44 @@ impl Reader<'_> {
             round.answers.push(answer);
         }
         round
+    }
+
+    /// If slots have to be asked for the first of `targets`, begins to read those behind it that slots have to be asked
+    /// for too, as far as there is room. Gives how many were looked at, the first included.
+    fn begin_behind(&self, targets: &[Target], room: usize) -> usize {
+        let Some((first, behind)) = targets.split_first() else { return 0 };
+        let limit = |room: usize, target: &Target| room.min(target.bytes_max).min(PIECE_BYTES_MAX);
+        let mut room = room - limit(room, first);
+        if behind.is_empty() || self.on_slots(first).is_none() {
+            return 1;
+        }
+        for (index, target) in behind.iter().enumerate() {
+            if index + 1 == BEGUN_COUNT_MAX || room == 0 {
+                return index + 1;
+            }
+            if let Some(source) = self.on_slots(target) {
+                let bytes_max = limit(room, target);
+                source.begin_fetch(self.isolation, target.offset, bytes_max);
+                room -= bytes_max;
+            }
+        }
+        targets.len()
+    }
+
+    /// The log of a target that is read here, if slots have to be asked for its records.
+    fn on_slots(&self, target: &Target) -> Option<Source> {
+        let source = self.source(self.read_here(target)?).ok()?;
+        source.is_on_slots(target.offset).then_some(source)
+    }
+
+    /// The partition of a target, unless who reads it here is to read elsewhere.
+    fn read_here(&self, target: &Target) -> Option<PartitionId> {
+        let metadata = self.call.front.broker.metadata();
+        let (_, partition) = find(self.call, &metadata, target).ok()?;
+        let known = metadata.partition(partition)?;
+        let is_led_here = known.leader == self.call.front.broker.node();
+        let is_sent_away = is_led_here && lookup::reader_in(&metadata, known, self.rack).is_some();
+        (!is_sent_away).then_some(partition)
     }
 
     /// What the metadata says of a target.

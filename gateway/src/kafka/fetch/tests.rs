@@ -7,6 +7,7 @@ use meridian_protocol::records::unpack;
 
 use super::*;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config, values_of};
+use crate::log::BudgetLimits;
 
 pub(super) fn partition(index: i32, offset: i64) -> FetchPartition {
     FetchPartition {
@@ -315,4 +316,27 @@ async fn who_reads_a_partition_that_is_opening_waits_and_is_not_sent_away() {
     let at_once = FetchRequest { max_wait_ms: 0, ..request(vec![partition(0, 0)]) };
     let response = client.call(12, at_once).await;
     assert_eq!(partitions(&response)[0].error_code, ErrorCode::NotLeaderOrFollower);
+}
+
+#[tokio::test]
+async fn partitions_of_one_request_are_read_from_slots_at_once() {
+    // Nothing stays in the leader's memory.
+    let limits = BudgetLimits { tail_size_bytes_max: 0, ..BudgetLimits::default() };
+    let broker = FakeBroker::single_with(limits);
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    client.create_topic("t", 3).await;
+    for index in 0..3 {
+        produce(&mut client, index, &["a"]).await;
+    }
+    let all = || (0..3).map(|index| partition(index, 0)).collect();
+    let response = client.call(12, request(all())).await;
+    let read: Vec<_> = partitions(&response).into_iter().map(values).collect();
+    assert_eq!(read, vec![vec![(0, "a".to_owned())]; 3]);
+    let counts = broker.ahead_counts();
+    assert_eq!((counts.misses, counts.hits + counts.waits), (1, 2), "{counts:?}");
+    // There is room for one.
+    let few = FetchRequest { max_bytes: 1, ..request(all()) };
+    let response = client.call(12, few).await;
+    assert_eq!(partitions(&response).iter().filter(|it| !values(it).is_empty()).count(), 1);
+    assert_eq!(broker.ahead_counts().refused, 0);
 }
