@@ -51,17 +51,7 @@ fn snapshot() -> Snapshot {
         disk_reads_waiting: 23,
         chores: Chore::ALL.map(|_| ChoreCount { refused: 4, ..ChoreCount::default() }),
         transport: None,
-        links: vec![Link {
-            name: "west".to_owned(),
-            metrics: LinkMetrics {
-                partitions: [("mirroring", 3), ("gap", 1)].into(),
-                lag: std::time::Duration::from_millis(1500),
-                mirrored_bytes: 77,
-                wire_bytes: 7,
-                ..LinkMetrics::default()
-            },
-            differences: 2,
-        }],
+        links: vec![link()],
         certificates: vec![ended()],
         contracts: vec![(1500, "free"), (200, "refused")],
         kafka: kafka::Metrics::default().samples(),
@@ -73,6 +63,17 @@ fn snapshot() -> Snapshot {
         log_memory: (0, 0),
         process: Process { resident_bytes: Some(4096), cpu_seconds: Some(1.25) },
     }
+}
+
+fn link() -> Link {
+    let metrics = LinkMetrics {
+        partitions: [("mirroring", 3), ("gap", 1)].into(),
+        lag: std::time::Duration::from_millis(1500),
+        mirrored_bytes: 77,
+        wire_bytes: 7,
+        ..LinkMetrics::default()
+    };
+    Link { name: "west".to_owned(), metrics, differences: 2 }
 }
 
 fn ended() -> certificates::Certificate {
