@@ -24,7 +24,7 @@ use meridian_consensus::state::limits;
 use meridian_storage::config::{COPY_SHARE_PERCENT_MAX_DEFAULT, FILE_COUNT_MIN};
 
 use self::file::{File, HealTable, KafkaTable, LimitsTable, MemberTable, ScrubTable, StorageTable};
-pub use self::listeners::{ListenerConfig, Protocol};
+pub use self::listeners::{ListenerConfig, OauthConfig, Protocol};
 pub use self::server::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig};
 pub(crate) use self::tiers::FAST_FILE_COUNT_MIN;
 pub use self::tiers::TiersConfig;

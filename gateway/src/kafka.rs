@@ -82,6 +82,7 @@ pub use self::durations::{BOUNDS_S, DurationSample};
 pub use self::link_uses::LinkUses;
 pub use self::links::{LinkServer, LinkServerError};
 pub(crate) use self::listener::Listener;
+pub use self::listener::{TokenIssuer, TokenIssuerError};
 pub use self::meridian::{AdminError, AdminHandler};
 pub use self::metrics::{Metrics, Sample};
 pub(crate) use self::produce::lag_limit;

@@ -59,7 +59,9 @@ use crate::admin::{Admin, AdminBindError, AdminServer};
 use crate::broker::Broker;
 use crate::config::{FrontConfig, NodeConfig};
 use crate::kafka::first_start::FirstStartError;
-use crate::kafka::{Front, LinkServer, LinkServerError, LinkUses, Server, ServerError, Verifier};
+use crate::kafka::{
+    Front, LinkServer, LinkServerError, LinkUses, Server, ServerError, TokenIssuerError, Verifier,
+};
 use crate::log::{
     BudgetLimits, FollowerLog, LogSettings, Logs, PartitionLog, StoreFailure, StoreListener,
 };
@@ -119,6 +121,9 @@ pub enum StartError {
     /// The certificates can't be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// The keys of who issues tokens can't be used.
+    #[error(transparent)]
+    TokenIssuer(#[from] TokenIssuerError),
     /// The keys for secrets can't be used.
     #[error(transparent)]
     Secrets(#[from] SecretError),

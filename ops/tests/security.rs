@@ -5,9 +5,13 @@
 #![allow(clippy::disallowed_methods, reason = "these tests watch real processes in real time")]
 
 use std::fs;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::Value;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+use serde_json::{Value, json as value};
 
 use self::common::{Scratch, json, ok, run, text};
 use self::secured::{SecuredNode, produce, refused};
@@ -102,5 +106,90 @@ fn a_new_certificate_needs_no_restart() {
     while !run(&as_al).status.success() {
         assert!(Instant::now() < due_at, "the certificate was not taken");
         std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Who issues tokens.
+struct Issuer(EcdsaKeyPair);
+
+impl Issuer {
+    fn new() -> Self {
+        let (random, algorithm) = (SystemRandom::new(), &ECDSA_P256_SHA256_FIXED_SIGNING);
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(algorithm, &random).unwrap();
+        Self(EcdsaKeyPair::from_pkcs8(algorithm, pkcs8.as_ref(), &random).unwrap())
+    }
+
+    fn jwks(&self) -> String {
+        let (x, y) = self.0.public_key().as_ref()[1..].split_at(32);
+        let (x, y) = (BASE64.encode(x), BASE64.encode(y));
+        value!({"keys": [{"kty": "EC", "crv": "P-256", "kid": "one", "x": x, "y": y}]}).to_string()
+    }
+
+    fn token(&self, audience: &str, ends_in_s: i64) -> String {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let ends_at = now.cast_signed() + ends_in_s;
+        let claims = value!({"iss": "issuer", "aud": audience, "sub": "al", "exp": ends_at});
+        let parts = [value!({"alg": "ES256", "kid": "one"}), claims];
+        let message = parts.map(|part| BASE64.encode(part.to_string())).join(".");
+        let signature = self.0.sign(&SystemRandom::new(), message.as_bytes()).unwrap();
+        format!("{message}.{}", BASE64.encode(signature))
+    }
+}
+
+#[test]
+fn who_has_a_token_is_the_user_that_it_names() {
+    let scratch = Scratch::new("security-tokens");
+    let ca = scratch.path().join("ca");
+    let mut node = SecuredNode::start(scratch.path(), &ca, false);
+    let admin = node.user("admin", &ca);
+    let admin = ["--client-config", admin.as_str()];
+    let issuer = Issuer::new();
+    fs::write(node.path("jwks.json"), Issuer::new().jwks()).unwrap();
+    node.configure_listener(
+        "oauth_jwks = \"jwks.json\"\noauth_issuer = \"issuer\"\noauth_audience = [\"kafka\"]\n",
+    );
+    node.restart();
+    for topic in ["orders", "bills"] {
+        ok(&[&["topic", "create", topic], &admin[..]].concat());
+    }
+    ok(&[&["acl", "allow", "al", "read,write", "--topic", "orders"], &admin[..]].concat());
+    ok(&[&["acl", "mode", "enforce", "--yes"], &admin[..]].concat());
+
+    let client = node.path("token.properties");
+    let with = |token: &str| {
+        let (secure, ca) = (&node.secure, ca.join("ca.pem"));
+        let options = format!(
+            "bootstrap.servers={secure}\nsecurity.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n\
+             sasl.password={token}\nssl.ca.location={}\n",
+            ca.display()
+        );
+        fs::write(&client, options).unwrap();
+        ["--client-config", client.as_str()]
+    };
+    let good = issuer.token("kafka", 600);
+    let said = refused(&[&["topic", "list"], &with(&good)[..]].concat());
+    assert!(said.contains("SASL_AUTHENTICATION_FAILED"), "the file has another key: {said}");
+    fs::write(node.path("jwks.json"), issuer.jwks()).unwrap();
+    let due_at = Instant::now() + WITHIN;
+    while !run(&[&["topic", "list"], &with(&good)[..]].concat()).status.success() {
+        assert!(Instant::now() < due_at, "the new key was not taken");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(topics(&with(&good)), ["orders"]);
+    produce("orders", &with(&good)).unwrap();
+    let said = produce("bills", &with(&good)).unwrap_err();
+    assert!(said.contains("TOPIC_AUTHORIZATION_FAILED"), "{said}");
+
+    let (expired, foreign) = (issuer.token("kafka", -31), issuer.token("others", 600));
+    for token in [&expired, &foreign] {
+        let said = refused(&[&["topic", "list"], &with(token)[..]].concat());
+        assert!(said.contains("invalid_token"), "{said}");
+    }
+    node.kill();
+    let log = fs::read_to_string(node.path("node.log")).unwrap();
+    assert!(log.contains("a client's token is refused"), "{log}");
+    for token in [&good, &expired, &foreign] {
+        let parts = token.split('.').filter(|part| log.contains(part));
+        assert_eq!(parts.count(), 0, "a part of a token is in the log");
     }
 }

@@ -5,15 +5,18 @@
 
 mod certificate;
 mod grant;
+mod oauth;
 mod principal;
 mod resource;
 mod rule;
 mod rules;
 mod sasl;
 mod scram;
+mod token;
 
 pub use self::certificate::{CertificateError, NameRuleError, NameRules, UserName, user_of};
 pub use self::grant::{GrantError, LinkGrant, LinkRights};
+pub use self::oauth::{BearerToken, TOKEN_DISMISSED, TOKEN_REFUSED};
 pub use self::principal::{Principal, PrincipalError, PrincipalKind};
 pub use self::resource::{Operation, PatternType, Permission, Resource, ResourceType};
 pub use self::rule::{Pattern, PatternFilter, Rule, RuleError, RuleFilter, WILDCARD};
@@ -22,4 +25,7 @@ pub use self::sasl::{Claim, Mechanism};
 pub use self::scram::{
     Credential, CredentialError, ITERATION_COUNT_DEFAULT, ScramError, ScramFirst, ScramHash,
     ScramServer, Shape,
+};
+pub use self::token::{
+    TOKEN_SIZE_BYTES_MAX, TokenError, TokenHolder, TokenKeys, TokenKeysError, TokenRules, holder_of,
 };

@@ -3,12 +3,14 @@
 //! ```text
 //! choose a mechanism -> begin(first message) -> Claim: PLAIN is checked at once
 //!                                                      SCRAM goes on with a challenge
+//!                                                      OAUTHBEARER has a token to be checked
 //! ```
 //!
-//! **Source**: RFC 4422, RFC 4616 (PLAIN), RFC 5802 (SCRAM).
+//! **Source**: RFC 4422, RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER).
 
 use std::fmt;
 
+use crate::oauth::BearerToken;
 use crate::scram::{ScramError, ScramFirst, ScramHash};
 
 /// How a client proves who it is.
@@ -18,12 +20,14 @@ pub enum Mechanism {
     Plain,
     /// It proves that it knows its password.
     Scram(ScramHash),
+    /// It shows a token that somebody else has signed for it.
+    Oauth,
 }
 
 impl Mechanism {
     /// All of them, in the order in which clients are offered them.
-    pub const ALL: [Self; 3] =
-        [Self::Scram(ScramHash::Sha512), Self::Scram(ScramHash::Sha256), Self::Plain];
+    pub const ALL: [Self; 4] =
+        [Self::Scram(ScramHash::Sha512), Self::Scram(ScramHash::Sha256), Self::Plain, Self::Oauth];
 
     /// The one with this name.
     pub fn parse(name: &str) -> Option<Self> {
@@ -35,6 +39,7 @@ impl Mechanism {
         match self {
             Self::Plain => "PLAIN",
             Self::Scram(hash) => hash.mechanism(),
+            Self::Oauth => "OAUTHBEARER",
         }
     }
 }
@@ -56,12 +61,18 @@ pub enum Claim {
     },
     /// Its proof is yet to come.
     Scram(ScramFirst),
+    /// By a token.
+    Oauth(BearerToken),
 }
 
-/// Without the password.
+/// Without the password and the token.
 impl fmt::Debug for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "claims to be {}", self.user())
+        match self {
+            Self::Plain { user, .. } => write!(f, "claims to be {user}"),
+            Self::Scram(first) => write!(f, "claims to be {}", first.user),
+            Self::Oauth(_) => f.write_str("has a token"),
+        }
     }
 }
 
@@ -71,14 +82,7 @@ impl Claim {
         match mechanism {
             Mechanism::Plain => plain(message),
             Mechanism::Scram(_) => ScramFirst::parse(message).map(Self::Scram),
-        }
-    }
-
-    /// The name of the user.
-    pub fn user(&self) -> &str {
-        match self {
-            Self::Plain { user, .. } => user,
-            Self::Scram(first) => &first.user,
+            Mechanism::Oauth => BearerToken::parse(message).map(Self::Oauth),
         }
     }
 }

@@ -15,6 +15,7 @@ pub mod mutation;
 pub mod objects;
 pub mod quic;
 pub mod secrets;
+pub mod text_file;
 pub mod tiered;
 pub mod tls;
 

@@ -1,14 +1,18 @@
 //! Further listeners for Kafka clients: `[listener.NAME]`.
 
+mod oauth;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use meridian_access::{NameRules, UserName};
 use meridian_consensus::command::Endpoint;
 use serde::Deserialize;
 
+pub use self::oauth::OauthConfig;
 use super::{ConfigError, address, endpoint};
 use crate::runtime::tls::{ClientFiles, ListenerFiles};
 
@@ -26,7 +30,7 @@ pub(super) struct ListenerTable {
     /// Default: `listener.NAME.address`.
     advertised: Option<String>,
     /// `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`. With SASL clients log in (PLAIN,
-    /// SCRAM-SHA-256, SCRAM-SHA-512). Beyond loopback `SASL_SSL`, and `SSL` with certificates of
+    /// SCRAM-SHA-256, SCRAM-SHA-512, and OAUTHBEARER with `listener.NAME.oauth_jwks`). Beyond loopback `SASL_SSL`, and `SSL` with certificates of
     /// clients, go without `listen.insecure`.
     protocol: Protocol,
     /// PEM file with the certificate chain that clients are shown; needed with SSL. It and the key
@@ -57,6 +61,27 @@ pub(super) struct ListenerTable {
     /// Default: none; the name is the subject.
     #[serde(default)]
     principal_rules: Vec<String>,
+    /// With SASL, a JSON file with the public keys (JWKS) of who issues tokens: clients may log in with
+    /// OAUTHBEARER. It is read anew when it changes.
+    /// Default: none; tokens are not taken.
+    oauth_jwks: Option<PathBuf>,
+    /// Who issues the tokens: their `iss`.
+    /// Default: none; needed with `listener.NAME.oauth_jwks`.
+    oauth_issuer: Option<String>,
+    /// Whom the tokens are for: one of these must be in their `aud`.
+    /// Default: none; needed with `listener.NAME.oauth_jwks`.
+    #[serde(default)]
+    oauth_audience: Vec<String>,
+    /// The claim of a token that is the name of its user.
+    /// Default: `sub`.
+    oauth_user_claim: Option<String>,
+    /// By how much the clocks of who issues tokens and of the node may differ: at most 600000.
+    /// Default: `30000`.
+    oauth_clock_skew_ms: Option<u64>,
+    /// With SASL, a client must log in again within this time, on the connection that it has
+    /// (`connections.max.reauth.ms` of Kafka): at least 1000. A token that ends earlier ends the login.
+    /// Default: none; a login holds for as long as its credential.
+    session_ms_max: Option<u64>,
 }
 
 /// Whether clients show a certificate.
@@ -125,6 +150,10 @@ pub struct ListenerConfig {
     pub user_name: UserName,
     /// What makes a user's name of that.
     pub name_rules: NameRules,
+    /// Which tokens clients log in with, if any.
+    pub oauth: Option<OauthConfig>,
+    /// How long a login holds.
+    pub session_max: Option<Duration>,
 }
 
 impl ListenerConfig {
@@ -176,6 +205,8 @@ fn listener(
     let address = address("listener.NAME.address", &table.address)?;
     let protocol = table.protocol;
     let certificate = files(&name, &table, folder)?;
+    let oauth = oauth::oauth(&name, &table, folder)?;
+    let session_max = oauth::session_max(&name, &table)?;
     let is_known =
         certificate.as_ref().and_then(|it| it.clients.as_ref()).is_some_and(|it| it.is_required);
     let is_closed = protocol == Protocol::SaslSsl || is_known;
@@ -203,7 +234,17 @@ fn listener(
         let problem = error.to_string();
         ConfigError::Value { key: "listener.NAME.principal_rules", problem }
     })?;
-    Ok(ListenerConfig { name, address, advertised, protocol, certificate, user_name, name_rules })
+    Ok(ListenerConfig {
+        name,
+        address,
+        advertised,
+        protocol,
+        certificate,
+        user_name,
+        name_rules,
+        oauth,
+        session_max,
+    })
 }
 
 /// The files of a listener with TLS.
@@ -271,7 +312,7 @@ fn clients(
 mod tests {
     use super::*;
 
-    fn parse(text: &str, is_insecure: bool) -> Result<Vec<ListenerConfig>, String> {
+    pub(super) fn parse(text: &str, is_insecure: bool) -> Result<Vec<ListenerConfig>, String> {
         let tables = toml::from_str(text).map_err(|error| error.to_string())?;
         listeners(tables, is_insecure, Path::new("/etc/meridian")).map_err(|it| it.to_string())
     }

@@ -56,7 +56,9 @@ pub(super) enum Close {
     #[error("the client did not log in in time")]
     SlowLogin,
     /// The client is not who it says.
-    #[error("no login as {user:?} with {mechanism}: no such user, or another password")]
+    #[error(
+        "no login as {user:?} with {mechanism}: no such user, another password, or no good token"
+    )]
     LoginRefused {
         /// Who it says it is, if it came so far.
         user: String,
@@ -82,6 +84,12 @@ pub(super) enum Close {
         "the credential of {principal} was changed, deleted or revoked: it has to connect with one that holds"
     )]
     Revoked {
+        /// The client.
+        principal: Principal,
+    },
+    /// The login of the client has ended, and it has not logged in again.
+    #[error("the login of {principal} has ended: it has to log in again, or to connect anew")]
+    LoginEnded {
         /// The client.
         principal: Principal,
     },
@@ -133,6 +141,7 @@ impl Close {
         "login-out-of-turn",
         "tls",
         "revoked",
+        "login-ended",
         "cut-off",
         "oversized",
         "unsupported",
@@ -157,6 +166,7 @@ impl Close {
             Self::LoginOutOfTurn { .. } => "login-out-of-turn",
             Self::Tls { .. } => "tls",
             Self::Revoked { .. } => "revoked",
+            Self::LoginEnded { .. } => "login-ended",
             Self::CutOff => "cut-off",
             Self::Oversized { .. } => "oversized",
             Self::Unsupported(_) => "unsupported",

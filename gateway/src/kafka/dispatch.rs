@@ -104,6 +104,8 @@ pub(super) struct Client {
     pub(super) redirects: Mutex<HashMap<PartitionId, Redirect>>,
     /// Where this connection's runs of fetches go on: see [`fetch`].
     pub(super) runs: Mutex<fetch::Runs>,
+    /// How far it is in logging in again.
+    pub(super) again: login::Again,
     /// What it makes the node hold.
     pub(super) holder: Arc<Holder>,
     /// The memory of the answer that is made or sent, if that was charged while it was made.
@@ -123,9 +125,9 @@ pub(super) struct Redirect {
 
 impl Client {
     pub(super) fn new(peer: SocketAddr, holder: Arc<Holder>, session: Session) -> Self {
-        let (redirects, runs, answer, paused_until) = Default::default();
+        let (redirects, runs, again, answer, paused_until) = Default::default();
         let (listener, link) = (None, None);
-        Self { peer, session, listener, link, redirects, runs, holder, answer, paused_until }
+        Self { peer, session, listener, link, redirects, runs, again, holder, answer, paused_until }
     }
 
     /// It came by this listener.
@@ -332,9 +334,9 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::DescribeTransactions(request) => later(transactions::describe(call, request)),
         Request::ListTransactions(request) => later(transactions::list(call, request)),
         Request::TxnOffsetCommit(request) => later(txn_offsets::commit(call, request)),
-        // Who is served has logged in already, or need not.
-        Request::SaslHandshake(_) => now(login::handshake_out_of_turn(&call)),
-        Request::SaslAuthenticate(_) => now(login::message_out_of_turn(&call)),
+        // Who is served has logged in already, or need not: it may do so again.
+        Request::SaslHandshake(request) => later(async move { login::handshake(&call, &request) }),
+        Request::SaslAuthenticate(request) => later(login::message(call, request)),
     }
 }
 

@@ -3,14 +3,18 @@
 //! A node says where its further listeners are in a row of the metadata log; its registration says where the one is
 //! that has no name.
 
+mod tokens;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use meridian_access::{CertificateError, NameRules, Principal, UserName, user_of};
+use meridian_access::{CertificateError, Mechanism, NameRules, Principal, UserName, user_of};
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Endpoint, RowKind};
 use meridian_consensus::state::Metadata;
 
+pub use self::tokens::{TokenIssuer, TokenIssuerError};
 use super::dispatch::Client;
 use crate::runtime::tls::{ListenerCertificate, ShownCertificate};
 
@@ -27,13 +31,31 @@ pub struct Listener {
     pub(crate) user_name: UserName,
     /// What makes a user's name of that.
     pub(crate) name_rules: NameRules,
+    /// Which tokens clients may log in with; `None` if with none.
+    pub(crate) tokens: Option<Arc<TokenIssuer>>,
+    /// How long a login holds; `None` if for as long as its credential.
+    pub(crate) session_max: Option<Duration>,
 }
 
 impl Listener {
     /// The listener without a name, a login and TLS.
     pub(crate) fn open() -> Self {
         let (user_name, name_rules) = Default::default();
-        Self { name: None, has_login: false, certificate: None, user_name, name_rules }
+        Self {
+            name: None,
+            has_login: false,
+            certificate: None,
+            user_name,
+            name_rules,
+            tokens: None,
+            session_max: None,
+        }
+    }
+
+    /// How clients may prove who they are.
+    pub(super) fn mechanisms(&self) -> impl Iterator<Item = Mechanism> {
+        let has_tokens = self.tokens.is_some();
+        Mechanism::ALL.into_iter().filter(move |it| has_tokens || *it != Mechanism::Oauth)
     }
 
     /// The user that a client is by its certificate; `None` where it has to log in. A certificate of a node or a link

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use meridian_access::TokenError;
 use meridian_protocol::{ApiKey, ErrorCode};
 
 use super::connection::Close;
@@ -38,6 +39,7 @@ pub struct Metrics {
     refused_connections: AtomicU64,
     logins: AtomicU64,
     failed_logins: AtomicU64,
+    refused_tokens: Box<[AtomicU64]>,
     durations: Durations,
 }
 
@@ -64,6 +66,7 @@ impl Default for Metrics {
             refused_connections: AtomicU64::new(0),
             logins: AtomicU64::new(0),
             failed_logins: AtomicU64::new(0),
+            refused_tokens: zeros(TokenError::ALL.len()),
             durations: Durations::default(),
         }
     }
@@ -126,6 +129,11 @@ impl Metrics {
         add(Some(&self.refused_connections), 1);
     }
 
+    pub(super) fn on_token_refused(&self, error: TokenError) {
+        let index = TokenError::ALL.iter().position(|it| *it == error);
+        add(index.and_then(|index| self.refused_tokens.get(index)), 1);
+    }
+
     pub(super) fn on_login(&self, is_ok: bool) {
         add(Some(if is_ok { &self.logins } else { &self.failed_logins }), 1);
     }
@@ -173,10 +181,14 @@ impl Metrics {
         let apis = ApiKey::ALL.iter().map(|api| api.name()).zip(&self.requests);
         let codes = ErrorCode::ALL.iter().map(|code| code.name()).zip(&self.errors);
         let closes = Close::REASONS.iter().copied().zip(&self.closes);
+        let tokens = TokenError::ALL.iter().map(|it| it.word()).zip(&self.refused_tokens);
+        let tokens =
+            tokens.map(|(why, n)| ("meridian_kafka_tokens_refused_total", ("reason", why), n));
         let all = apis
             .map(|(api, count)| ("meridian_kafka_requests_total", ("api", api), count))
             .chain(codes.map(|(code, n)| ("meridian_kafka_errors_total", ("code", code), n)))
-            .chain(closes.map(|(why, n)| ("meridian_kafka_closes_total", ("reason", why), n)));
+            .chain(closes.map(|(why, n)| ("meridian_kafka_closes_total", ("reason", why), n)))
+            .chain(tokens);
         samples.extend(all.filter_map(|(name, label, counter)| {
             let sample = labelled(name, label, counter);
             (sample.value > 0).then_some(sample)

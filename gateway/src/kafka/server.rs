@@ -205,7 +205,7 @@ pub(super) async fn admit<S: AsyncRead + AsyncWrite + Unpin>(
         Err(error) => return Close::Tls { detail: error.to_string() },
     };
     let session = match (listener.has_login, user) {
-        (true, _) => login::log_in(front, &mut stream, peer, shutdown.clone()).await,
+        (true, _) => login::log_in(front, &mut stream, peer, listener, shutdown.clone()).await,
         (false, Some(user)) => Ok(Session::new(user, peer)),
         (false, None) => Ok(Session::anonymous(peer)),
     };

@@ -1,11 +1,12 @@
 //! Who is at the other end of a connection, once that is known.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use meridian_access::{Principal, PrincipalKind};
+use meridian_access::{Mechanism, Principal, PrincipalKind};
+use meridian_base::env::Instant;
 
-use super::{Front, users};
+use super::{Front, lock, users};
 use crate::runtime::tls::ShownCertificate;
 
 /// The identity that a connection has proved, or that its listener gives to everybody.
@@ -15,10 +16,23 @@ pub(super) struct Session {
     pub(super) principal: Principal,
     /// Its address as access rules have it.
     pub(super) host: Arc<str>,
-    /// How it has proved that; `None` if it needed not.
-    pub(super) proof: Option<Proof>,
+    /// The login that it goes by; `None` if it needed none. A client may log in again, as the same user.
+    login: Option<Arc<Mutex<Login>>>,
     /// The certificate that it has shown, if its listener asks for one.
     pub(super) certificate: Option<Arc<ShownCertificate>>,
+}
+
+/// By what a client has logged in, and how long that holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Login {
+    /// How it has proved who it is.
+    pub(super) mechanism: Mechanism,
+    /// The credential, if that is the cluster's to change.
+    pub(super) proof: Option<Proof>,
+    /// Until then the client must have logged in again.
+    pub(super) until: Option<Instant>,
+    /// It could not log in again.
+    pub(super) has_failed: bool,
 }
 
 /// The credential that a client has logged in with. Once it is another one, the session is over.
@@ -30,16 +44,29 @@ pub(super) struct Proof {
     pub(super) version: u64,
 }
 
+/// Whether requests of a session are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// They are.
+    Holds,
+    /// Its time is over: the client may log in again, and nothing else.
+    Ended,
+    /// It could not log in again.
+    Failed,
+    /// What it was proved by is taken back.
+    Revoked,
+}
+
 impl Session {
     /// A client that has proved to be this one, or that needs to prove nothing.
     pub(super) fn new(principal: Principal, peer: SocketAddr) -> Self {
         let host = peer.ip().to_canonical().to_string().into();
-        Self { principal, host, proof: None, certificate: None }
+        Self { principal, host, login: None, certificate: None }
     }
 
-    /// It has logged in with this credential.
-    pub(super) fn with_proof(self, proof: Proof) -> Self {
-        Self { proof: Some(proof), ..self }
+    /// It has logged in.
+    pub(super) fn with_login(self, login: Login) -> Self {
+        Self { login: Some(Arc::new(Mutex::new(login))), ..self }
     }
 
     /// It has shown this certificate.
@@ -47,12 +74,44 @@ impl Session {
         Self { certificate, ..self }
     }
 
-    /// Whether what it was proved by is as it was.
-    pub(super) fn holds(&self, front: &Front) -> bool {
-        let is_unchanged =
-            |it: &Proof| users::is_unchanged(&front.broker.metadata(), &it.key, it.version);
-        self.proof.as_ref().is_none_or(is_unchanged)
-            && self.certificate.as_ref().is_none_or(|certificate| certificate.holds())
+    /// Whether its requests are served now.
+    pub(super) fn standing(&self, front: &Front) -> Standing {
+        if self.certificate.as_ref().is_some_and(|certificate| !certificate.holds()) {
+            return Standing::Revoked;
+        }
+        let Some(login) = &self.login else { return Standing::Holds };
+        let login = lock(login);
+        let is_changed =
+            |it: &Proof| !users::is_unchanged(&front.broker.metadata(), &it.key, it.version);
+        if login.proof.as_ref().is_some_and(is_changed) {
+            Standing::Revoked
+        } else if login.has_failed {
+            Standing::Failed
+        } else if login.until.is_some_and(|until| until <= front.now()) {
+            Standing::Ended
+        } else {
+            Standing::Holds
+        }
+    }
+
+    /// The login that the client may renew: one that ends by itself.
+    pub(super) fn renewable(&self) -> Option<Login> {
+        let login = lock(self.login.as_ref()?).clone();
+        (login.until.is_some() && !login.has_failed).then_some(login)
+    }
+
+    /// The client has logged in again.
+    pub(super) fn renew(&self, login: Login) {
+        if let Some(own) = &self.login {
+            *lock(own) = login;
+        }
+    }
+
+    /// The client could not log in again.
+    pub(super) fn fail(&self) {
+        if let Some(own) = &self.login {
+            lock(own).has_failed = true;
+        }
     }
 
     /// A client of a listener that authenticates nobody.

@@ -533,10 +533,14 @@ impl TestClient {
 
     /// Connects to a listener where clients log in.
     pub(crate) fn connect_by_login(front: &Arc<Front>) -> Self {
+        Self::connect_by(front, Listener { has_login: true, ..Listener::open() })
+    }
+
+    /// Connects to a listener.
+    pub(crate) fn connect_by(front: &Arc<Front>, listener: Listener) -> Self {
         let (stream, theirs) = tokio::io::duplex(16 << 10);
         let (stop, stopped) = watch::channel(false);
         let front = Arc::clone(front);
-        let listener = Listener { has_login: true, ..Listener::open() };
         let closed = tokio::spawn(async move {
             let peer = ([127, 0, 0, 1], 1234).into();
             server::admit(&front, theirs, peer, &Arc::new(listener), None, stopped).await

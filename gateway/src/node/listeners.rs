@@ -11,7 +11,7 @@ use crate::background;
 use crate::broker::Broker as _;
 use crate::features::agree;
 use crate::kafka::listener::{Endpoints, encode, key};
-use crate::kafka::{Listener, Server};
+use crate::kafka::{Listener, Server, TokenIssuer};
 use crate::runtime::tls::ListenerCertificate;
 
 /// How often a node tries to say where its listeners are, while older nodes would not understand it.
@@ -30,11 +30,24 @@ pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoi
                 Some(loaded)
             }
         };
-        let has_login = configured.protocol.has_login();
+        let tokens = match &configured.oauth {
+            None => None,
+            Some(oauth) => {
+                let loaded = Arc::new(TokenIssuer::load(oauth)?);
+                reload::keep_issuer_current(&loaded);
+                Some(loaded)
+            }
+        };
         let name = configured.name.clone();
-        let (user_name, name_rules) = (configured.user_name, configured.name_rules.clone());
-        let listener =
-            Listener { name: Some(name.clone()), has_login, certificate, user_name, name_rules };
+        let listener = Listener {
+            name: Some(name.clone()),
+            has_login: configured.protocol.has_login(),
+            certificate,
+            user_name: configured.user_name,
+            name_rules: configured.name_rules.clone(),
+            tokens,
+            session_max: configured.session_max,
+        };
         let address = server.listen(listener, configured.address).await?;
         tracing::info!(listener = name, %address, protocol = %configured.protocol, "listening for Kafka clients");
         endpoints.insert(name, configured.advertised(address));

@@ -1,12 +1,14 @@
-//! Files of certificates that are read anew while a node runs: by content, because links to folders are swapped
-//! without an event.
+//! Files of certificates and keys that are read anew while a node runs: by content, because links to folders are
+//! swapped without an event.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::background::ticks;
 use crate::config::NodeConfig;
+use crate::kafka::TokenIssuer;
 use crate::runtime::tls::{ListenerCertificate, PeerTrust, TlsError};
 
 /// How often the files of a listener are looked at.
@@ -20,6 +22,12 @@ pub(super) fn keep_listener_current(certificate: &Arc<ListenerCertificate>) {
     tokio::spawn(keep_current(path, LISTENERS_EVERY, move || certificate.reload()));
 }
 
+/// Has new logins of a listener go by the keys of who issues tokens as they are.
+pub(super) fn keep_issuer_current(issuer: &Arc<TokenIssuer>) {
+    let (path, issuer) = (issuer.path().to_owned(), Arc::clone(issuer));
+    tokio::spawn(keep_current(path, LISTENERS_EVERY, move || issuer.reload()));
+}
+
 /// Whom this node lets in as a node or a link, if it has a folder of certificates; kept current.
 pub(super) fn peer_trust(config: &NodeConfig) -> Result<Option<Arc<PeerTrust>>, TlsError> {
     let Some(folder) = &config.tls else { return Ok(None) };
@@ -30,10 +38,10 @@ pub(super) fn peer_trust(config: &NodeConfig) -> Result<Option<Arc<PeerTrust>>, 
 }
 
 /// Reads files again and again; `reload` says whether they have changed.
-async fn keep_current(
+async fn keep_current<E: Display + Send + 'static>(
     path: PathBuf,
     every: Duration,
-    reload: impl Fn() -> Result<bool, TlsError> + Clone + Send + 'static,
+    reload: impl Fn() -> Result<bool, E> + Clone + Send + 'static,
 ) {
     let mut ticks = ticks(every);
     let file = path.display();
@@ -48,12 +56,12 @@ async fn keep_current(
             Ok(is_new) => {
                 said.clear();
                 if is_new {
-                    tracing::info!(%file, "certificates were read anew: new connections go by them");
+                    tracing::info!(%file, "the file was read anew: new connections go by it");
                 }
             }
             Err(error) if error == said => {}
             Err(error) => {
-                tracing::warn!(%file, %error, "changed certificates can't be used: the node goes on with those it had");
+                tracing::warn!(%file, %error, "the changed file can't be used: the node goes on with what it had");
                 said = error;
             }
         }

@@ -42,10 +42,15 @@ impl Drop for Scratch {
 
 impl Running {
     pub(crate) fn start(arguments: &[&str], folder: &Path) -> Self {
+        Self::start_with(arguments, folder, Stdio::null())
+    }
+
+    /// Starts a process whose log goes there.
+    pub(crate) fn start_with(arguments: &[&str], folder: &Path, log: Stdio) -> Self {
         let mut child = meridian(arguments)
             .current_dir(folder)
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(log)
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();

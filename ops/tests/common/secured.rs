@@ -71,9 +71,19 @@ impl SecuredNode {
         self.kill();
         let file = self.folder.join("node.toml");
         let arguments = ["serve", "--config", file.to_str().unwrap()];
-        let mut process = Running::start(&arguments, &self.folder);
+        let log = fs::OpenOptions::new().create(true).append(true).open(self.path("node.log"));
+        let mut process = Running::start_with(&arguments, &self.folder, log.unwrap().into());
         process.wait_for("ready: serving Kafka clients on ");
         self.process = Some(process);
+    }
+
+    /// Adds lines to what its configuration file says of the listener with logins.
+    pub(crate) fn configure_listener(&self, lines: &str) {
+        let file = self.path("node.toml");
+        let text = fs::read_to_string(&file).unwrap();
+        let heading = "[listener.secure]\n";
+        assert!(text.contains(heading));
+        fs::write(file, text.replace(heading, &format!("{heading}{lines}"))).unwrap();
     }
 
     /// SIGKILL.

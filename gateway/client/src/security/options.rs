@@ -119,13 +119,17 @@ fn sasl<'o>(get: &impl Fn(&str) -> Option<&'o str>) -> Result<Sasl, SecurityErro
     let mechanism = Mechanism::parse(value).ok_or_else(|| SecurityError::Invalid {
         name: MECHANISM,
         value: value.to_owned(),
-        possible: "it is PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512",
+        possible: "it is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER",
     })?;
     let needed = |name| {
         let why = "SASL says who we are";
         get(name).map(str::to_owned).ok_or(SecurityError::Missing { name, why })
     };
-    Ok(Sasl { mechanism, username: needed(USERNAME)?, password: needed(PASSWORD)? })
+    let username = match mechanism {
+        Mechanism::Oauth => get(USERNAME).unwrap_or_default().to_owned(),
+        _ => needed(USERNAME)?,
+    };
+    Ok(Sasl { mechanism, username, password: needed(PASSWORD)? })
 }
 
 #[cfg(test)]
@@ -143,6 +147,8 @@ mod tests {
         assert!(parsed(&[]).is_ok_and(|it| it.tls.is_none() && it.sasl.is_none()));
         let scram = [&[(PROTOCOL, "sasl_plaintext"), (MECHANISM, "SCRAM-SHA-512")], &user[..]];
         assert!(parsed(&scram.concat()).is_ok_and(|it| it.sasl.is_some()));
+        let token = [(PROTOCOL, "SASL_PLAINTEXT"), (MECHANISM, "OAUTHBEARER"), (PASSWORD, "a.b.c")];
+        assert!(parsed(&token).is_ok_and(|it| it.sasl.is_some()), "the token says who we are");
         for (options, said) in [
             (&[("ssl.protocol", "x")][..], "unknown option ssl.protocol"),
             (&[(PROTOCOL, "TLS")], "it is PLAINTEXT, SSL"),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
-use meridian_access::Mechanism;
+use meridian_access::{Mechanism, TOKEN_DISMISSED};
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{SaslAuthenticateRequest, SaslHandshakeRequest};
 
@@ -20,7 +20,9 @@ const HANDSHAKE_VERSION_MIN: i16 = 1;
 #[derive(Clone)]
 pub(super) struct Sasl {
     pub(super) mechanism: Mechanism,
+    /// Empty with a token, which says it.
     pub(super) username: String,
+    /// Or the token.
     pub(super) password: String,
 }
 
@@ -60,6 +62,16 @@ impl Sasl {
                     scram.answer(&self.password, &first).map_err(|it| refused(it.to_string()))?;
                 let end = self.exchange(connection, last.into(), &refused).await?;
                 server_proof.check(&end).map_err(|it| refused(it.to_string()))
+            }
+            Mechanism::Oauth => {
+                let message = format!("n,,\u{1}auth=Bearer {}\u{1}\u{1}", self.password);
+                let said = self.exchange(connection, message.into(), &refused).await?;
+                if said.is_empty() {
+                    return Ok(());
+                }
+                let dismissed = Bytes::from_static(TOKEN_DISMISSED);
+                self.exchange(connection, dismissed, &refused).await?;
+                Err(refused(String::from_utf8_lossy(&said).into_owned()))
             }
         }
     }

@@ -14,7 +14,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{Close, Counts, Held, InFlight};
 use crate::kafka::dispatch::{self, Call, Client, Reply, Unread};
 use crate::kafka::memory::{Holder, Kind, Turn};
-use crate::kafka::{Front, access};
+use crate::kafka::session::Standing;
+use crate::kafka::{Front, access, login};
 
 /// A request of so few bytes is not charged, so that most requests never wait for memory.
 const UNCHARGED_BYTES_MAX: usize = 1 << 10;
@@ -247,8 +248,14 @@ impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
         if !self.client.served().contains(&api) {
             return Err(Close::Unsupported(RequestError::UnknownApi { key: api.key() }));
         }
-        if !self.client.session.holds(self.front) {
-            return Err(Close::Revoked { principal: self.client.session.principal.clone() });
+        let principal = || self.client.session.principal.clone();
+        match self.client.session.standing(self.front) {
+            Standing::Holds => {}
+            Standing::Ended if login::is_part(api) => {}
+            Standing::Ended | Standing::Failed => {
+                return Err(Close::LoginEnded { principal: principal() });
+            }
+            Standing::Revoked => return Err(Close::Revoked { principal: principal() }),
         }
         self.front.metrics.on_request(api, size_bytes);
         if let Some(link) = &self.client.link {

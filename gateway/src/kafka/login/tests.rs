@@ -1,6 +1,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use meridian_access::ScramHash;
 use meridian_client::Client;
 use meridian_client::security::{Security, canonical};
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
@@ -16,16 +17,16 @@ use crate::kafka::listener::Listener;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, front_of, quick_config};
 use crate::runtime::tls::{ClusterCa, ListenerCertificate, ListenerFiles, Validity};
 
-const PASSWORD: &str = "hush, hush=";
+pub(super) const PASSWORD: &str = "hush, hush=";
 
-fn fronts() -> (Arc<FakeBroker>, Arc<Front>) {
+pub(super) fn fronts() -> (Arc<FakeBroker>, Arc<Front>) {
     let broker = FakeBroker::single();
     broker.register(1, FeatureLevel::LATEST).expect("a binary of now");
     let front = front_of(&broker, quick_config());
     (broker, front)
 }
 
-async fn set(front: &Arc<Front>, user: &str, hash: ScramHash) {
+pub(super) async fn set(front: &Arc<Front>, user: &str, hash: ScramHash) {
     set_with(front, user, hash, 4096).await;
 }
 
@@ -53,16 +54,16 @@ async fn unset(front: &Arc<Front>, user: &str, hash: ScramHash) {
     assert_eq!(answer.results[0].error_code, ErrorCode::None);
 }
 
-async fn choose(client: &mut TestClient, mechanism: &str) -> ErrorCode {
+pub(super) async fn choose(client: &mut TestClient, mechanism: &str) -> ErrorCode {
     client.call(1, SaslHandshakeRequest { mechanism: mechanism.into() }).await.error_code
 }
 
-async fn plain(client: &mut TestClient, user: &str, password: &str) -> ErrorCode {
+pub(super) async fn plain(client: &mut TestClient, user: &str, password: &str) -> ErrorCode {
     let auth_bytes = format!("\0{user}\0{password}").into_bytes().into();
     client.call(2, SaslAuthenticateRequest { auth_bytes }).await.error_code
 }
 
-async fn ended(client: TestClient) -> Close {
+pub(super) async fn ended(client: TestClient) -> Close {
     timeout(PATIENCE, client.closed).await.expect("in time").expect("no panic")
 }
 

@@ -146,6 +146,8 @@ async fn a_listener_whose_certificate_ends_soon_is_seen_until_there_is_another()
         certificate: Some(ListenerFiles { certificate, key, clients: None }),
         user_name: meridian_access::UserName::default(),
         name_rules: meridian_access::NameRules::default(),
+        oauth: None,
+        session_max: None,
     };
     let bench = Bench::with("ends", vec![listener]).await;
     assert_eq!(bench.names(), ["listener_certificate_ends"]);
