@@ -338,8 +338,10 @@ impl FeatureLevel {
     pub const ACCESS: Self = Self(13);
     /// Users may have credentials and access rules.
     pub const RULES: Self = Self(14);
+    /// Resources that no access rule is about may be open to everybody.
+    pub const OPEN_RESOURCES: Self = Self(15);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::RULES;
+    pub const LATEST: Self = Self::OPEN_RESOURCES;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {

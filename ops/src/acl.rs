@@ -304,6 +304,9 @@ fn render_decision(decision: &Value) -> String {
     let word = if decision["allowed"] == true { "ALLOWED" } else { "DENIED" };
     let why = match decision["decided_by"].as_str() {
         Some("rule") => format!(" by {}", cell(&decision["rule"])),
+        Some("open-resource") => {
+            ": no rule is about it (allow.everyone.if.no.acl.found)".to_owned()
+        }
         Some("super-user") => ": it is a super user".to_owned(),
         _ => ": nothing allows it".to_owned(),
     };

@@ -1,4 +1,5 @@
-//! Compares decisions with those of Kafka's own `StandardAuthorizer`, in random rule sets.
+//! Compares decisions with those of Kafka's own `StandardAuthorizer`, in random rule sets, with and without
+//! `allow.everyone.if.no.acl.found`.
 //!
 //! `cargo xtask clients --oracle` brings what it needs and runs it; its arguments are the number of rule sets, a
 //! seed, and the command that starts `ops/tests/clients/oracle/Oracle.java`, which says what its lines mean.
@@ -93,7 +94,7 @@ struct Question {
     is_allowed: bool,
 }
 
-fn about_one(chance: &mut Chance, rules: &[Rule], index: &Rules) -> Question {
+fn about_one(chance: &mut Chance, rules: &[Rule], index: &Rules, is_open: bool) -> Question {
     // Half of the names are, or begin as, the name of a rule.
     let near = (!rules.is_empty() && chance.below(2) == 0).then(|| {
         rules[usize::try_from(chance.below(rules.len() as u64)).unwrap_or_default()].clone()
@@ -110,13 +111,17 @@ fn about_one(chance: &mut Chance, rules: &[Rule], index: &Rules) -> Question {
     let operation = some_operation(chance);
     let verdict = index.verdict(&Principal::user(user), host, Resource { kind, name: &name });
     let line = format!("ASK\t{kind}\t{name}\tUser:{user}\t{host}\t{operation}");
-    Question { line, is_allowed: verdict.allows(operation) }
+    let is_allowed = match is_open {
+        true => verdict.allows_if_open(operation),
+        false => verdict.allows(operation),
+    };
+    Question { line, is_allowed }
 }
 
 /// Kafka asks this of writing alone. It first asks about the topic `hardcode`, for which other operations imply
 /// describing, and then goes by rules for the operation itself: the questions are about operations of which both
 /// say one thing.
-fn about_any(chance: &mut Chance, index: &Rules) -> Question {
+fn about_any(chance: &mut Chance, index: &Rules, is_open: bool) -> Question {
     let operation = loop {
         let operation = some_operation(chance);
         if operation.allowed_by() == Operations::of(&[Operation::All, operation]) {
@@ -124,7 +129,8 @@ fn about_any(chance: &mut Chance, index: &Rules) -> Question {
         }
     };
     let (kind, user, host) = (chance.kind(), chance.of(USERS), chance.of(HOSTS));
-    let is_allowed = index.allow_any(&Principal::user(user), host, operation, kind);
+    let is_allowed = is_open && index.leaves_any(kind)
+        || index.allow_any(&Principal::user(user), host, operation, kind);
     let line = format!("ANY\t{kind}\tUser:{user}\t{host}\t{operation}");
     Question { line, is_allowed }
 }
@@ -160,13 +166,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (mut decision_count, mut allowed_count, mut wrong_count) = (0_u64, 0_u64, 0_u64);
     for set in 0..set_count {
         let (rules, index) = chance.rule_set();
-        let one = (0..QUESTION_COUNT).map(|_| about_one(&mut chance, &rules, &index));
+        let is_open = chance.below(2) == 0;
+        let one = (0..QUESTION_COUNT).map(|_| about_one(&mut chance, &rules, &index, is_open));
         let mut questions: Vec<Question> = one.collect();
-        questions.extend((0..ANY_COUNT).map(|_| about_any(&mut chance, &index)));
+        questions.extend((0..ANY_COUNT).map(|_| about_any(&mut chance, &index, is_open)));
         for line in rules.iter().map(rule_line) {
             writeln!(ask, "{line}")?;
         }
-        writeln!(ask, "LOAD")?;
+        writeln!(ask, "LOAD\t{is_open}")?;
         for question in &questions {
             writeln!(ask, "{}", question.line)?;
         }
@@ -178,7 +185,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             allowed_count += u64::from(is_allowed);
             if answer != if is_allowed { "ALLOWED" } else { "DENIED" } {
                 wrong_count += 1;
-                println!("set {set}: {line}: Kafka says {answer}, and we do not, by");
+                println!(
+                    "set {set}: {line}: Kafka says {answer}, and we do not, open {is_open}, by"
+                );
                 rules.iter().for_each(|rule| println!("    {rule}"));
             }
         }

@@ -4,6 +4,7 @@
 //! The node (`gateway/src/kafka`) asks this crate, and no handler decides by itself.
 
 mod certificate;
+mod decisions;
 mod grant;
 mod oauth;
 mod principal;
@@ -15,12 +16,13 @@ mod scram;
 mod token;
 
 pub use self::certificate::{CertificateError, NameRuleError, NameRules, UserName, user_of};
+pub use self::decisions::Decisions;
 pub use self::grant::{GrantError, LinkGrant, LinkRights};
 pub use self::oauth::{BearerToken, TOKEN_DISMISSED, TOKEN_REFUSED};
 pub use self::principal::{Principal, PrincipalError, PrincipalKind};
 pub use self::resource::{Operation, PatternType, Permission, Resource, ResourceType};
 pub use self::rule::{Pattern, PatternFilter, Rule, RuleError, RuleFilter, WILDCARD};
-pub use self::rules::{Operations, Rules, Verdict, deciding};
+pub use self::rules::{Operations, Rules, Verdict, deciding, is_open_to_all};
 pub use self::sasl::{Claim, Mechanism};
 pub use self::scram::{
     Credential, CredentialError, ITERATION_COUNT_DEFAULT, ScramError, ScramFirst, ScramHash,

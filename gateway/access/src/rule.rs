@@ -15,6 +15,20 @@ const TEXT_LENGTH_MAX: usize = 4096;
 /// The version of the encoded form.
 const FORMAT: u8 = 1;
 
+/// How the names of topics begin that are the cluster's own business.
+const RESERVED: &str = "__";
+
+/// Whether it is a topic that no rule for all topics opens.
+pub(crate) fn is_reserved(resource: Resource<'_>) -> bool {
+    resource.kind == ResourceType::Topic && resource.name.starts_with(RESERVED)
+}
+
+/// Whether rules with this name in their pattern, which the resource matches, can allow something: for topics whose
+/// names begin with `__` those alone that begin so too. Kafka has no such exception.
+pub(crate) fn allows_by(pattern: &str, resource: Resource<'_>) -> bool {
+    !is_reserved(resource) || pattern.starts_with(RESERVED)
+}
+
 /// The resources that a rule is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pattern {
@@ -169,7 +183,10 @@ impl Rule {
             && (self.host == host || self.host == WILDCARD);
         let is_about = match self.permission {
             Permission::Deny => self.operation == Operation::All || self.operation == operation,
-            Permission::Allow => operation.allowed_by().contains(self.operation),
+            Permission::Allow => {
+                operation.allowed_by().contains(self.operation)
+                    && allows_by(&self.pattern.name, resource)
+            }
         };
         (is_meant && is_about).then_some(self.permission)
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::ops::Bound;
 
-use crate::rule::WILDCARD;
+use crate::rule::{WILDCARD, allows_by, is_reserved};
 use crate::{Operation, PatternType, Permission, Principal, Resource, ResourceType, Rule};
 
 /// A set of operations.
@@ -89,9 +89,18 @@ impl Operation {
 pub struct Verdict {
     allowed: Operations,
     denied: Operations,
+    /// Nobody's rules are about the resource.
+    is_unruled: bool,
 }
 
 impl Verdict {
+    /// Whether the principal may do this where resources that no rule is about are open to everybody.
+    ///
+    /// **Source**: `allow.everyone.if.no.acl.found` of Kafka 4: one rule for anybody closes the resource.
+    pub const fn allows_if_open(self, operation: Operation) -> bool {
+        self.is_unruled || self.allows(operation)
+    }
+
     /// Whether the principal may do this: a rule allows it, and none denies it.
     pub const fn allows(self, operation: Operation) -> bool {
         let is_denied = self.denied.contains(Operation::All) || self.denied.contains(operation);
@@ -120,7 +129,13 @@ impl Verdict {
     }
 
     const fn and(self, other: Self) -> Self {
-        Self { allowed: self.allowed.or(other.allowed), denied: self.denied.or(other.denied) }
+        let (allowed, denied) = (self.allowed.or(other.allowed), self.denied.or(other.denied));
+        Self { allowed, denied, is_unruled: self.is_unruled && other.is_unruled }
+    }
+
+    /// What it denies, and nothing that it allows.
+    const fn denials(self) -> Self {
+        Self { allowed: Operations::NONE, ..self }
     }
 
     const fn is_empty(self) -> bool {
@@ -153,10 +168,16 @@ struct OfKind {
 }
 
 impl OfKind {
-    fn verdict(&self, asker: &Asker<'_>, name: &str) -> Verdict {
-        let literal = [name, WILDCARD].map(|name| self.literal.get(name));
-        let literal = literal.into_iter().flatten();
-        let mut verdict = literal.fold(Verdict::default(), |sum, it| sum.and(it.verdict(asker)));
+    fn verdict(&self, asker: &Asker<'_>, resource: Resource<'_>) -> Verdict {
+        let name = resource.name;
+        let of = |pattern: &str, rules: &OfPattern| match allows_by(pattern, resource) {
+            true => rules.verdict(asker),
+            false => rules.verdict(asker).denials(),
+        };
+        let mut verdict = Verdict { is_unruled: !is_reserved(resource), ..Verdict::default() };
+        for pattern in [name, WILDCARD] {
+            verdict = self.literal.get(pattern).map_or(verdict, |it| verdict.and(of(pattern, it)));
+        }
         let mut rest = name;
         while !rest.is_empty() {
             let upto = (Bound::Unbounded, Bound::Included(rest));
@@ -165,7 +186,7 @@ impl OfKind {
             };
             let common = common_length(prefix, rest);
             if common == prefix.len() {
-                verdict = verdict.and(rules.verdict(asker));
+                verdict = verdict.and(of(prefix, rules));
                 rest = shorter(&rest[..common]);
             } else {
                 // No prefix between this one and the name is a prefix of the name.
@@ -293,7 +314,15 @@ impl Rules {
     pub fn verdict(&self, principal: &Principal, host: &str, resource: Resource<'_>) -> Verdict {
         let asker = Asker { principal, everybody: &self.everybody, host };
         let of_kind = self.by_kind.get(&resource.kind);
-        of_kind.map(|it| it.verdict(&asker, resource.name)).unwrap_or_default()
+        match of_kind {
+            Some(rules) => rules.verdict(&asker, resource),
+            None => Verdict { is_unruled: !is_reserved(resource), ..Verdict::default() },
+        }
+    }
+
+    /// Whether some resource of the type may have no rule that is about it.
+    pub fn leaves_any(&self, kind: ResourceType) -> bool {
+        self.by_kind.get(&kind).is_none_or(|it| !it.literal.contains_key(WILDCARD))
     }
 
     /// Whether the principal may do this to some resource of the type.
@@ -310,6 +339,14 @@ impl Rules {
         let asker = Asker { principal, everybody: &self.everybody, host };
         self.by_kind.get(&kind).is_some_and(|it| it.allows_any(&asker, operation))
     }
+}
+
+/// Whether no rule is about the resource, so that it may be open to everybody.
+pub fn is_open_to_all<'a>(
+    rules: impl IntoIterator<Item = &'a Rule>,
+    resource: Resource<'_>,
+) -> bool {
+    !is_reserved(resource) && !rules.into_iter().any(|rule| rule.pattern.matches(resource))
 }
 
 /// The rule that decides: one that denies it, or else one that allows it. Reads the rules one by one.

@@ -15,9 +15,9 @@ use meridian_protocol::ErrorCode;
 
 pub(super) use self::freshness::Freshness;
 pub(super) use self::methods::admitted;
-pub(super) use self::rules::AccessRules;
 pub(crate) use self::rules::Authorization;
 use self::rules::UserRights;
+pub(super) use self::rules::{AccessRules, OPEN_RESOURCES};
 use super::dispatch::{Call, Client};
 use super::lookup::TopicKey;
 use super::{Front, lock};

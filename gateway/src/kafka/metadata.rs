@@ -2,6 +2,8 @@
 
 mod held;
 
+use std::collections::BTreeSet;
+
 use meridian_access::{Operation, Resource};
 use meridian_base::id::{NodeId, TopicId};
 use meridian_consensus::state::{Metadata, Partition, Topic};
@@ -22,6 +24,8 @@ use super::topics;
 const IDS_FROM_VERSION: i16 = 10;
 /// From this version on they can be asked for by them (KAFKA-12701).
 const ASKED_BY_ID_FROM_VERSION: i16 = 12;
+/// From this version on a client is told that a leader has no listener of the name of the one that it came by.
+const LISTENERS_FROM_VERSION: i16 = 6;
 /// Most partitions of one page.
 const PAGE_PARTITION_COUNT_MAX: i32 = 2000;
 
@@ -233,7 +237,8 @@ async fn describe(
             let Some(topic) = metadata.topic(id) else { break };
             let page = topic.partitions.iter().skip(first).take(pace::STEP_COUNT_MAX);
             let partitions = page.clone().filter_map(|id| metadata.partition(*id));
-            described.partitions.extend(partitions.map(|it| describe_one(&metadata, it)));
+            let hidden = Hidden::from(call, &metadata);
+            described.partitions.extend(partitions.map(|it| describe_one(&metadata, it, &hidden)));
             page.len()
         };
         pace.steps(1 + looked_at).await;
@@ -249,8 +254,34 @@ fn operations(call: &Call, topic: &Topic) -> i32 {
     call.rights.operations(Resource::topic(&topic.name)).bits()
 }
 
-fn describe_one(metadata: &Metadata, partition: &Partition) -> MetadataPartition {
-    let owners = Owners::of(metadata, partition);
+/// Nodes that clients of a listener can't reach, because these have none of its name.
+struct Hidden {
+    nodes: BTreeSet<NodeId>,
+    error_code: ErrorCode,
+}
+
+impl Hidden {
+    fn from(call: &Call, metadata: &Metadata) -> Self {
+        let listener = call.client.listener_name();
+        let is_hidden = |id: &NodeId| lookup::endpoint(metadata, *id, listener).is_none();
+        let nodes = match listener {
+            // Each node has the one that has no name.
+            None => BTreeSet::new(),
+            Some(_) => lookup::brokers(metadata).map(|(id, _)| id).filter(is_hidden).collect(),
+        };
+        let error_code = match call.version >= LISTENERS_FROM_VERSION {
+            true => ErrorCode::ListenerNotFound,
+            false => ErrorCode::LeaderNotAvailable,
+        };
+        Self { nodes, error_code }
+    }
+}
+
+fn describe_one(metadata: &Metadata, partition: &Partition, hidden: &Hidden) -> MetadataPartition {
+    let mut owners = Owners::of(metadata, partition);
+    if owners.error_code.is_none() && hidden.nodes.contains(&partition.leader) {
+        (owners.error_code, owners.leader_id) = (hidden.error_code, -1);
+    }
     MetadataPartition {
         error_code: owners.error_code,
         partition_index: partition.index.cast_signed(),

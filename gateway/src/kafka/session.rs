@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use meridian_access::{Mechanism, Principal, PrincipalKind};
+use meridian_access::{Decisions, Mechanism, Principal, PrincipalKind};
 use meridian_base::env::Instant;
 
 use super::{Front, lock, users};
@@ -20,6 +20,8 @@ pub(super) struct Session {
     login: Option<Arc<Mutex<Login>>>,
     /// The certificate that it has shown, if its listener asks for one.
     pub(super) certificate: Option<Arc<ShownCertificate>>,
+    /// What the access rules say of it, as far as it has asked.
+    pub(super) decisions: Arc<Mutex<Decisions>>,
 }
 
 /// By what a client has logged in, and how long that holds.
@@ -61,7 +63,7 @@ impl Session {
     /// A client that has proved to be this one, or that needs to prove nothing.
     pub(super) fn new(principal: Principal, peer: SocketAddr) -> Self {
         let host = peer.ip().to_canonical().to_string().into();
-        Self { principal, host, login: None, certificate: None }
+        Self { principal, host, login: None, certificate: None, decisions: Arc::default() }
     }
 
     /// It has logged in.

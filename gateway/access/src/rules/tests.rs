@@ -6,7 +6,13 @@ use proptest::sample::select;
 use super::*;
 use crate::Pattern;
 
-/// Kafka's decision, read off the rules one by one.
+/// Whether the rule names what begins with `__`, if the topic does.
+fn names_reserved(rule: &Rule, resource: Resource<'_>) -> bool {
+    let is_reserved = resource.kind == ResourceType::Topic && resource.name.starts_with("__");
+    !is_reserved || rule.pattern.name.starts_with("__")
+}
+
+/// Kafka's decision, read off the rules one by one; but for topics whose names begin with `__`.
 fn decide(
     rules: &BTreeSet<Rule>,
     principal: &Principal,
@@ -31,7 +37,10 @@ fn decide(
         match rule.permission {
             Permission::Deny if is_same => return false,
             Permission::Deny => {}
-            Permission::Allow => is_allowed |= is_same || implied.contains(&rule.operation),
+            Permission::Allow if names_reserved(rule, resource) => {
+                is_allowed |= is_same || implied.contains(&rule.operation);
+            }
+            Permission::Allow => {}
         }
     }
     is_allowed
@@ -77,6 +86,7 @@ fn names() -> impl Strategy<Value = String> {
     prop_oneof![
         4 => "[ab]{1,4}",
         1 => Just("*".to_owned()),
+        2 => "_{1,3}[ab]{0,1}",
         1 => select(vec!["aé".to_owned(), "aéb".to_owned(), "é".to_owned(), "aèb".to_owned()]),
     ]
 }
@@ -132,9 +142,21 @@ proptest! {
                 for operation in Operation::ALL.iter().copied().filter(|it| *it != Operation::All) {
                     let expected = decide(&model, &principal, host, operation, resource);
                     prop_assert_eq!(verdict.allows(operation), expected, "{}", operation);
+                    let is_reserved = kind == ResourceType::Topic && name.starts_with("__");
+                    let is_ruled = model.iter().any(|it| it.pattern.matches(resource));
+                    let is_open = !is_reserved && !is_ruled;
+                    prop_assert_eq!(is_open_to_all(&model, resource), is_open);
+                    let if_open = verdict.allows_if_open(operation);
+                    prop_assert_eq!(if_open, is_open || expected, "open: {}", operation);
                     let rule = deciding(&model, &principal, host, operation, resource);
                     let is_allowed = rule.is_some_and(|it| it.permission == Permission::Allow);
                     prop_assert_eq!(is_allowed, expected, "{}: {:?}", operation, rule);
+                    let leaves_any = !model.iter().any(|it| {
+                        it.pattern.kind == kind
+                            && it.pattern.pattern_type == PatternType::Literal
+                            && it.pattern.name == WILDCARD
+                    });
+                    prop_assert_eq!(index.leaves_any(kind), leaves_any);
                     let expected = decide_any(&model, &principal, host, operation, kind);
                     let any = index.allow_any(&principal, host, operation, kind);
                     prop_assert_eq!(any, expected, "any {}", operation);
@@ -179,4 +201,48 @@ fn a_denial_beats_what_allows_and_implies_nothing() {
     rules.add(&Rule { permission: Permission::Deny, ..denied });
     assert!(!verdict(&rules).allows(Operation::Write));
     assert!(verdict(&rules).allows(Operation::Describe), "only WRITE is denied");
+}
+
+#[test]
+fn rules_for_all_topics_do_not_open_those_that_begin_with_two_underscores() {
+    let alice = Principal::user("alice");
+    let may = |rules: &[&Rule], name: &str| {
+        let mut index = Rules::default();
+        rules.iter().for_each(|rule| index.add(rule));
+        let verdict = index.verdict(&alice, "::1", Resource::topic(name));
+        (verdict.allows(Operation::Read), verdict.allows_if_open(Operation::Read))
+    };
+    let offsets = "__consumer_offsets";
+    let all = allow(Operation::All, PatternType::Literal, "*");
+    assert_eq!(may(&[&all], "orders"), (true, true));
+    assert_eq!(may(&[&all], offsets), (false, false));
+    assert!(!may(&[&allow(Operation::Read, PatternType::Prefixed, "_")], offsets).0);
+    assert_eq!(may(&[], offsets), (false, false), "they are never open to everybody");
+    assert_eq!(may(&[], "orders"), (false, true));
+    for (pattern_type, name) in [(PatternType::Literal, offsets), (PatternType::Prefixed, "__")] {
+        let named = allow(Operation::Read, pattern_type, name);
+        assert_eq!(may(&[&named], offsets), (true, true), "{name}");
+        let denied = Rule { permission: Permission::Deny, ..all.clone() };
+        assert_eq!(
+            may(&[&named, &denied], offsets),
+            (false, false),
+            "a denial of all is one of it"
+        );
+    }
+}
+
+#[test]
+fn one_rule_for_anybody_closes_a_resource() {
+    let mut rules = Rules::default();
+    let bob = Principal::user("bob");
+    let if_open = |rules: &Rules, name: &str| {
+        let verdict = rules.verdict(&bob, "::1", Resource::topic(name));
+        verdict.allows_if_open(Operation::Write)
+    };
+    assert!(if_open(&rules, "shop.orders"));
+    rules.add(&allow(Operation::Write, PatternType::Prefixed, "shop."));
+    assert!(!if_open(&rules, "shop.orders"), "it is alice's now");
+    assert!(if_open(&rules, "bills"));
+    rules.remove(&allow(Operation::Write, PatternType::Prefixed, "shop."));
+    assert!(if_open(&rules, "shop.orders"));
 }

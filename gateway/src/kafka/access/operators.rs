@@ -4,11 +4,13 @@
 use bytes::Bytes;
 use meridian_access::{
     Operation, Permission, Principal, PrincipalKind, Resource, ResourceType, Rule, deciding,
+    is_open_to_all,
 };
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use serde::{Deserialize, Serialize};
 
 use super::Authorization;
+use super::rules::opens_resources;
 use crate::features::agree;
 use crate::kafka::dispatch::Call;
 use crate::kafka::meridian::{AdminError, arguments, json};
@@ -62,6 +64,8 @@ struct Decision {
 enum DecidedBy {
     SuperUser,
     Rule,
+    /// No rule is about the resource, and those are open to everybody.
+    OpenResource,
     /// Nothing allows it.
     Nothing,
 }
@@ -144,17 +148,16 @@ fn check(call: &Call, check: &Check) -> Result<Decision, AdminError> {
     }
     let rules = metadata.extra_rows(RowKind::Acl).filter_map(|(key, _)| Rule::decode(key).ok());
     let rules: Vec<Rule> = rules.collect();
+    let is_open = opens_resources(&metadata);
     drop(metadata);
     let resource = Resource { kind, name: resource };
-    Ok(match deciding(&rules, &principal, host, operation, resource) {
-        Some(rule) => Decision {
-            allowed: rule.permission == Permission::Allow,
-            decided_by: DecidedBy::Rule,
-            rule: Some(rule.to_string()),
-            mode,
-        },
-        None => Decision { allowed: false, decided_by: DecidedBy::Nothing, rule: None, mode },
-    })
+    let rule = deciding(&rules, &principal, host, operation, resource);
+    let (allowed, decided_by) = match rule {
+        Some(rule) => (rule.permission == Permission::Allow, DecidedBy::Rule),
+        None if is_open && is_open_to_all(&rules, resource) => (true, DecidedBy::OpenResource),
+        None => (false, DecidedBy::Nothing),
+    };
+    Ok(Decision { allowed, decided_by, rule: rule.map(Rule::to_string), mode })
 }
 
 #[cfg(test)]

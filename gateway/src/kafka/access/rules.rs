@@ -1,19 +1,34 @@
 //! The access rules of the metadata log, indexed, and what they say of a user.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use meridian_access::{
-    Operation, Operations, Principal, Resource, ResourceType, Rule, Rules, Verdict,
+    Decisions, Operation, Operations, Principal, Resource, ResourceType, Rule, Rules, Verdict,
 };
 use meridian_base::sync::RwLock;
-use meridian_consensus::command::RowKind;
+use meridian_consensus::command::{ConfigResource, RowKind};
 use meridian_consensus::state::{Metadata, RowsSeen, RowsUnseen};
 use serde::{Deserialize, Serialize};
 
 use super::Rights;
 use crate::kafka::dispatch::Client;
+use crate::kafka::lock;
+use crate::topic_config::{Kind, TopicConfig, config};
+
+/// The config of the cluster, by Kafka's name, that opens what no rule is about.
+pub(crate) static OPEN_RESOURCES: TopicConfig = config(
+    "allow.everyone.if.no.acl.found",
+    Kind::Bool,
+    "false",
+    "Whether resources that no access rule is about are open to everybody. Topics whose names begin with __ are not.",
+);
+
+/// Whether the cluster has decided that.
+pub(crate) fn opens_resources(metadata: &Metadata) -> bool {
+    metadata.config(&ConfigResource::Cluster, OPEN_RESOURCES.name) == Some("true")
+}
 
 /// Whether requests are held to the access rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,7 +129,7 @@ impl AccessRules {
         super_users: &[Principal],
         client: &Client,
     ) -> Rights {
-        let authorization = self.current(metadata);
+        let (authorization, version) = self.current_version(metadata);
         let principal = &client.session.principal;
         if authorization == Authorization::Off || super_users.contains(principal) {
             return Rights::All;
@@ -122,21 +137,36 @@ impl AccessRules {
         let is_enforced = authorization == Authorization::Enforce;
         let (rules, principal) = (Arc::clone(self), principal.clone());
         let host = Arc::clone(&client.session.host);
-        Rights::User(UserRights { rules, principal, host, is_enforced })
+        let decisions = Arc::clone(&client.session.decisions);
+        let is_open = opens_resources(metadata);
+        Rights::User(UserRights {
+            rules,
+            principal,
+            host,
+            is_enforced,
+            is_open,
+            version,
+            decisions,
+        })
     }
 
     /// Takes over what the metadata has of them; gives whether they hold.
     pub(in crate::kafka) fn current(&self, metadata: &Metadata) -> Authorization {
+        self.current_version(metadata).0
+    }
+
+    /// And how often they have changed.
+    fn current_version(&self, metadata: &Metadata) -> (Authorization, u64) {
         {
             let state = self.state.read();
             if !state.is_behind(metadata) {
-                return state.authorization;
+                return (state.authorization, state.change_count);
             }
         }
         let mut state = self.state.write();
         state.catch_up(metadata);
         state.change_count += 1;
-        state.authorization
+        (state.authorization, state.change_count)
     }
 
     /// Whether the rules allow a user this by the metadata of now, enforced or not.
@@ -149,7 +179,8 @@ impl AccessRules {
         resource: Resource<'_>,
     ) -> bool {
         self.current(metadata);
-        self.state.read().rules.verdict(principal, host, resource).allows(operation)
+        let verdict = self.state.read().rules.verdict(principal, host, resource);
+        allows(verdict, operation, opens_resources(metadata))
     }
 
     /// How many there are.
@@ -163,6 +194,10 @@ impl AccessRules {
     }
 }
 
+fn allows(verdict: Verdict, operation: Operation, is_open: bool) -> bool {
+    if is_open { verdict.allows_if_open(operation) } else { verdict.allows(operation) }
+}
+
 /// What the access rules say of a user that comes from one address.
 #[derive(Clone, Debug)]
 pub(in crate::kafka) struct UserRights {
@@ -170,16 +205,32 @@ pub(in crate::kafka) struct UserRights {
     principal: Principal,
     host: Arc<str>,
     pub(super) is_enforced: bool,
+    /// What no rule is about is open to everybody.
+    is_open: bool,
+    /// How often the rules had changed when the request came.
+    version: u64,
+    /// What was decided for the client before.
+    decisions: Arc<Mutex<Decisions>>,
 }
 
 impl UserRights {
     fn verdict(&self, resource: Resource<'_>) -> Verdict {
-        self.rules.state.read().rules.verdict(&self.principal, &self.host, resource)
+        if let Some(known) = lock(&self.decisions).known(self.version, resource) {
+            return known;
+        }
+        let state = self.rules.state.read();
+        let verdict = state.rules.verdict(&self.principal, &self.host, resource);
+        lock(&self.decisions).remember(state.change_count, resource, verdict);
+        verdict
+    }
+
+    fn allows(&self, verdict: Verdict, operation: Operation) -> bool {
+        allows(verdict, operation, self.is_open)
     }
 
     /// Whether the rules allow it.
     pub(super) fn has(&self, operation: Operation, resource: Resource<'_>) -> bool {
-        self.verdict(resource).allows(operation)
+        self.allows(self.verdict(resource), operation)
     }
 
     /// Whether the rules allow it, or are not enforced.
@@ -193,7 +244,7 @@ impl UserRights {
             return Operations::of(all);
         }
         let verdict = self.verdict(resource);
-        let allowed = all.iter().copied().filter(|it| verdict.allows(*it));
+        let allowed = all.iter().copied().filter(|it| self.allows(verdict, *it));
         allowed.fold(Operations::NONE, Operations::with)
     }
 
@@ -209,7 +260,11 @@ impl UserRights {
     /// Whether the user may try this on some resource of the type.
     pub(super) fn allow_any(&self, operation: Operation, kind: ResourceType) -> bool {
         let (principal, host) = (&self.principal, &self.host);
-        let is_allowed = self.rules.state.read().rules.allow_any(principal, host, operation, kind);
+        let is_allowed = {
+            let rules = &self.rules.state.read().rules;
+            let is_some_open = self.is_open && rules.leaves_any(kind);
+            is_some_open || rules.allow_any(principal, host, operation, kind)
+        };
         if !is_allowed {
             self.on_denied(operation, kind, "(any)");
         }
@@ -220,7 +275,7 @@ impl UserRights {
     pub(super) fn sight(&self) -> Option<u64> {
         let change_count = self.rules.state.read().change_count;
         let mut hasher = DefaultHasher::new();
-        (change_count, &self.principal, &self.host).hash(&mut hasher);
+        (change_count, self.is_open, &self.principal, &self.host).hash(&mut hasher);
         self.is_enforced.then(|| hasher.finish())
     }
 

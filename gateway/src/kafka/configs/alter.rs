@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use meridian_access::Operation;
+use meridian_access::{Operation, Resource};
 use meridian_consensus::command::{Command, ConfigChange, ConfigResource, FeatureLevel};
 use meridian_consensus::state::limits::VALUE_SIZE_BYTES_MAX;
 use meridian_consensus::state::{Metadata, Topic};
@@ -19,6 +19,7 @@ use super::{
 };
 use crate::config::GroupConfig;
 use crate::features::agree;
+use crate::kafka::access::OPEN_RESOURCES;
 use crate::kafka::dispatch::Call;
 use crate::kafka::error::ApiError;
 use crate::kafka::lookup::{self, TopicKey};
@@ -91,7 +92,12 @@ async fn alter_all(
 
 fn check_rights(call: &Call, resource: &IncrementalAlterConfigsResource) -> Result<(), ApiError> {
     let owner = owner(resource.resource_type, &resource.resource_name);
-    Ok(call.check(Operation::AlterConfigs, owner)?)
+    call.check(Operation::AlterConfigs, owner)?;
+    if resource.configs.iter().any(|config| *config.name == *OPEN_RESOURCES.name) {
+        // It says what everybody may do, as access rules do.
+        call.check(Operation::Alter, Resource::CLUSTER)?;
+    }
+    Ok(())
 }
 
 fn invalid(message: impl Into<String>) -> ApiError {
@@ -125,6 +131,11 @@ async fn apply(
 async fn propose(call: &Call, command: Command) -> Result<(), ApiError> {
     if let Command::SetConfigs { resource: ConfigResource::Group(_), .. } = &command {
         agree(&*call.front.broker, FeatureLevel::GROUP_CONFIGS).await?;
+    }
+    if let Command::SetConfigs { changes, .. } = &command
+        && changes.iter().any(|it| it.name == OPEN_RESOURCES.name && it.value.is_some())
+    {
+        agree(&*call.front.broker, FeatureLevel::OPEN_RESOURCES).await?;
     }
     Ok(call.front.broker.propose(command).await.map(drop)?)
 }

@@ -2,7 +2,7 @@
 //! under the names that Kafka gives these for a broker.
 //!
 //! They are configs of [`ConfigResource::Cluster`], by the names they have for topics. The cluster's own topics
-//! don't follow them.
+//! don't follow them. [`OPEN_RESOURCES`] is no default of a topic, and is kept there too.
 
 use meridian_consensus::command::ConfigResource;
 use meridian_consensus::placement::PREFERRED_LEADER_DC;
@@ -10,6 +10,7 @@ use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{DescribedConfig, DescribedConfigSynonym};
 
 use super::{SOURCE_DEFAULT, config_type};
+use crate::kafka::access::OPEN_RESOURCES;
 use crate::topic_config::{self, TopicConfig};
 
 /// Set for the whole cluster.
@@ -46,8 +47,11 @@ const NAMES: &[(&str, &str)] = &[
     ("unclean.leader.election.enable", "unclean.leader.election.enable"),
 ];
 
-/// The topic config that a broker's config is the default of.
+/// The topic config that a broker's config is the default of, or one that is the cluster's alone.
 pub(super) fn find(broker_name: &str) -> Option<&'static TopicConfig> {
+    if broker_name == OPEN_RESOURCES.name {
+        return Some(&OPEN_RESOURCES);
+    }
     let (_, name) = NAMES.iter().find(|(known, _)| *known == broker_name)?;
     topic_config::find(name)
 }
@@ -88,12 +92,11 @@ pub(super) fn synonyms(
 
 /// The defaults as a broker has them: all, or only those that were set.
 pub(super) fn describe(metadata: &Metadata, only_set: bool) -> Vec<DescribedConfig> {
-    let described = |(name, of): &(&str, &str)| {
-        let config = topic_config::find(of)?;
+    let described = |(name, config): (&str, &'static TopicConfig)| {
         let (value, config_source) = value(metadata, config);
         let is_set = config_source == SOURCE_CLUSTER;
         (is_set || !only_set).then(|| DescribedConfig {
-            name: (*name).into(),
+            name: name.into(),
             value: Some(value.into()),
             // Of a broker alone nothing can be set.
             read_only: !only_set,
@@ -105,5 +108,7 @@ pub(super) fn describe(metadata: &Metadata, only_set: bool) -> Vec<DescribedConf
             ..Default::default()
         })
     };
-    NAMES.iter().filter_map(described).collect()
+    let of_topics = NAMES.iter().filter_map(|(name, of)| Some((*name, topic_config::find(of)?)));
+    let own = std::iter::once((OPEN_RESOURCES.name, &OPEN_RESOURCES));
+    of_topics.chain(own).filter_map(described).collect()
 }

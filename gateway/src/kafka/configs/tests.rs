@@ -45,6 +45,7 @@ async fn a_node_tells_its_settings_under_kafkas_names() {
     };
     for (name, expected) in [
         ("advertised.listeners", "PLAINTEXT://host-1:9092"),
+        ("allow.everyone.if.no.acl.found", "false"),
         ("auto.create.topics.enable", "true"),
         ("broker.rack", "dc-a"),
         ("default.replication.factor", "1"),

@@ -289,3 +289,30 @@ async fn clients_of_each_kind_of_listener_are_sent_to_that_kind() {
     let options = [("security.protocol", "SSL"), ("ssl.ca.location", &*ca)];
     assert_eq!(brokers(tls, &options).await.as_deref(), Ok(&[tls.clone()][..]));
 }
+
+/// A leader that has no listener of the name by which a client came.
+#[tokio::test]
+async fn a_leader_without_the_clients_listener_is_said_to_have_none() {
+    let (broker, front) = fronts();
+    TestClient::connect(&front).create_topic("t", 1).await;
+    let leader = async |name: Option<&str>, version| {
+        let listener = Listener { name: name.map(str::to_owned), ..Listener::open() };
+        let mut client = TestClient::connect_by(&front, listener);
+        let metadata = client.call(version, MetadataRequest::default()).await;
+        let partition = &metadata.topics[0].partitions[0];
+        (metadata.brokers.len(), partition.error_code, partition.leader_id)
+    };
+    assert_eq!(leader(None, 12).await, (1, ErrorCode::None, 1));
+    assert_eq!(leader(Some("secure"), 12).await, (0, ErrorCode::ListenerNotFound, -1));
+    assert_eq!(leader(Some("secure"), 5).await, (0, ErrorCode::LeaderNotAvailable, -1));
+    let endpoint = meridian_consensus::command::Endpoint { host: "h".to_owned(), port: 9093 };
+    let endpoints = [("secure".to_owned(), endpoint)].into();
+    let change = RowChange {
+        kind: RowKind::Listeners,
+        key: crate::kafka::listener::key(meridian_base::id::NodeId::new(1)),
+        value: Some(crate::kafka::listener::encode(&endpoints)),
+        expected: ExpectedVersion::Any,
+    };
+    broker.decide(Command::PutRows(vec![change]));
+    assert_eq!(leader(Some("secure"), 12).await, (1, ErrorCode::None, 1));
+}

@@ -28,7 +28,7 @@ import org.apache.kafka.server.authorizer.AuthorizableRequestContext;
  * Says what Kafka's own authorizer decides. Reads lines whose fields are separated by tabs:
  *
  * RULE type pattern name principal host operation permission: a rule of the next set
- * LOAD: these rules and no others hold from now on
+ * LOAD open: these rules and no others hold from now on; open is allow.everyone.if.no.acl.found
  * ASK type name principal host operation: prints ALLOWED or DENIED
  * ANY type principal host operation: the same question about any resource of the type
  * FLUSH: what was printed is sent
@@ -64,11 +64,17 @@ public final class Oracle {
         return new Context(SecurityUtils.parseKafkaPrincipal(principal), InetAddress.getByName(host));
     }
 
-    public static void main(String[] arguments) throws Exception {
+    private static StandardAuthorizer authorizer(String open) {
         StandardAuthorizer authorizer = new StandardAuthorizer();
-        authorizer.configure(Map.of());
+        authorizer.configure(Map.of("allow.everyone.if.no.acl.found", open));
         authorizer.withPluginMetrics(new PluginMetricsImpl(new Metrics(), Map.of()));
         authorizer.completeInitialLoad();
+        return authorizer;
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        Map<String, StandardAuthorizer> authorizers = Map.of("true", authorizer("true"), "false", authorizer("false"));
+        StandardAuthorizer authorizer = authorizers.get("false");
         var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         var out = new BufferedWriter(new OutputStreamWriter(System.out, StandardCharsets.UTF_8));
         Map<Uuid, StandardAcl> rules = new HashMap<>();
@@ -79,6 +85,7 @@ public final class Oracle {
                     ResourceType.valueOf(fields[1]), fields[3], PatternType.valueOf(fields[2]), fields[4], fields[5],
                     AclOperation.valueOf(fields[6]), AclPermissionType.valueOf(fields[7])));
                 case "LOAD" -> {
+                    authorizer = authorizers.get(fields[1]);
                     authorizer.loadSnapshot(rules);
                     rules = new HashMap<>();
                 }
@@ -95,6 +102,8 @@ public final class Oracle {
                 default -> throw new IllegalArgumentException(line);
             }
         }
-        authorizer.close();
+        for (StandardAuthorizer each : authorizers.values()) {
+            each.close();
+        }
     }
 }
