@@ -34,7 +34,7 @@ fn blob(at: LogPoint, kind: BlobKind, base_offset: i64, payload: bytes::Bytes) -
 }
 
 fn checkpoint(at: LogPoint) -> Blob {
-    blob(at, BlobKind::Checkpoint, 0, PartitionState::default().encode().into())
+    blob(at, BlobKind::Checkpoint, 0, PartitionState::default().encode())
 }
 
 fn records(at: LogPoint, base_offset: i64) -> Blob {
