@@ -48,7 +48,6 @@ mod memory;
 pub(crate) mod meridian;
 mod metadata;
 mod metrics;
-mod offset_compaction;
 mod offset_expiry;
 mod offsets;
 mod opening;
@@ -91,9 +90,8 @@ pub use self::transactions::Verifier;
 use crate::background::ChoreCounters;
 use crate::broker::Broker;
 use crate::config::FrontConfig;
-use crate::coordination::{group_state, journal, offset_record};
+use crate::coordination::{group_state, offset_record};
 use crate::runtime::clock::Clock;
-use crate::transaction::Transactions;
 
 /// Messages with markers on their way to leaders of partitions.
 const MARKER_ASK_COUNT_MAX: usize = 256;
@@ -112,9 +110,9 @@ pub struct Front {
     sessions: fetch::Sessions,
     throttles: quotas::Throttles,
     producer_ids: producer_id::ProducerIds,
-    coordinators: coordinator::Coordinators,
+    coordinators: internal_state::InternalPartitions<coordinator::Groups>,
     groups_memory: member_memory::GroupsMemory,
-    transactions: internal_state::InternalPartitions<Transactions<transactions::Waiter>>,
+    transactions: internal_state::InternalPartitions<transactions::Kept>,
     /// Bounds what coordinators ask the leaders of partitions at once.
     marker_asks: Semaphore,
     /// Bounds the answers to links that are packed at once.
@@ -153,7 +151,7 @@ impl Front {
             rng: Mutex::new(rng),
             throttles: quotas::Throttles::default(),
             producer_ids: producer_id::ProducerIds::default(),
-            coordinators: coordinator::Coordinators::default(),
+            coordinators: internal_state::InternalPartitions::default(),
             groups_memory: member_memory::GroupsMemory::new(group_memory_bytes_max),
             transactions: internal_state::InternalPartitions::default(),
             marker_asks: Semaphore::new(MARKER_ASK_COUNT_MAX),

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use self::cold::Cold;
 use self::compaction::Compaction;
+use self::coordination::AtDesk;
 pub use self::coordination::Coordinate;
-use self::coordination::Shortening;
 use self::copies::Copies;
 use self::mirror::{Appending, Mirroring};
 use self::objects::Objects;
@@ -33,7 +33,6 @@ use meridian_base::env::Instant;
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_base::topology::{GroupConfig, Slot, SlotSet};
-use meridian_broker::coordination::journal::Entry;
 use meridian_broker::partition::{
     Appended, Marker, PartitionLimits, PartitionOutput, ProduceError, RecordBatch, Ticket,
     TransactionError, VerifyError,
@@ -110,10 +109,8 @@ enum Waiter {
 /// What a desk has had written.
 #[derive(Clone, Copy, Debug)]
 enum ForDesk {
-    /// What it has decided.
+    /// What its coordinator appends.
     Decisions,
-    /// All that holds.
-    Snapshot,
     /// A batch of a transaction.
     Batch(u64),
 }
@@ -285,15 +282,8 @@ pub struct Broker {
     runs: Runs,
     /// Of the coordinator, if the partition is internal.
     desk: Option<Desk>,
-    /// How many there have been before it.
-    desk_count: u64,
-    /// What it has decided, until that is in the log.
-    unwritten: Option<Vec<Entry>>,
-    /// How far all that holds is written once more.
-    shortening: Shortening,
+    at_desk: AtDesk,
     rests: Rests,
-    /// Where the log is to start.
-    trim_to: Option<Offset>,
     /// A producer id for it to give away.
     fresh_id: Option<i64>,
 }
@@ -343,11 +333,8 @@ impl Broker {
             mirroring: Mirroring::default(),
             runs: Runs::default(),
             desk: Desk::of(partition, mutations),
-            desk_count: 0,
-            unwritten: None,
-            shortening: Shortening::default(),
-            rests: Rests::new(mutations),
-            trim_to: None,
+            at_desk: AtDesk::default(),
+            rests: Rests::new(),
             fresh_id: None,
         }
     }
@@ -604,12 +591,11 @@ impl Broker {
     ) {
         let (asker, batch) = match waiter {
             Waiter::Producer { asker, batch } => (asker, batch),
-            Waiter::Desk(desk, _) if desk != self.desk_count => return,
-            Waiter::Desk(_, ForDesk::Decisions) => return self.on_desk_written(result, out),
-            Waiter::Desk(_, ForDesk::Snapshot) => return self.shortening.on_answer(result),
-            Waiter::Desk(_, ForDesk::Batch(number)) => {
-                return self.on_desk_appended(number, result, out);
+            Waiter::Desk(desk, ForDesk::Batch(number)) => {
+                return self.on_desk_appended((desk, number), result, out);
             }
+            Waiter::Desk(desk, _) if desk != self.at_desk.desk_count => return,
+            Waiter::Desk(_, ForDesk::Decisions) => return self.on_desk_written(result),
             Waiter::Promoter(above) => {
                 let is_done = result.is_ok();
                 return out
@@ -690,8 +676,7 @@ impl Broker {
         self.carry_out_partition(outputs, out);
         self.rebuild = None;
         self.desk = None;
-        self.unwritten = None;
-        self.shortening = Shortening::default();
+        self.at_desk = AtDesk::default();
         self.verifying = Verifying::default();
         self.compaction = Compaction::default();
         let waiting: Vec<Asker> = self.end_cold().chain(self.end_objects()).collect();

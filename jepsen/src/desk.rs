@@ -1,27 +1,29 @@
 //! The desk of a coordinator: what the leader of an internal partition does for those who ask it.
 //!
-//! What decides and what is written is the real thing, of `meridian_broker`; a desk does what the
-//! Kafka front does around it: it has the log read, has what is pushed written, one batch at a
-//! time, and tells those who wait.
+//! The coordinator, with its log, its queue and its snapshots, is the real one. A desk does what the
+//! handlers of the Kafka front do: it turns what an application asks into a decision, and an outcome into an answer.
 //!
 //! ```text
-//! Ask -> Desk -> Groups, Transactions -> Journal -> batch -> broker's partition
-//!         ^                                                        |
-//!         +------------- committed, at this offset ----------------+--> Told
+//! Ask -> Desk -> Coordinator -> Read, Append, Trim -> broker's partition
+//!         ^                                             |
+//!         +--------------- Input -----------------------+--> Told
 //! ```
 
 mod groups;
 mod transactions;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
-use meridian_broker::coordination::group_state::Snapshot;
-use meridian_broker::coordination::journal::Entry;
+use meridian_broker::coordinator::queue::Entry;
+use meridian_broker::coordinator::{
+    Config, Coordinator, Input as Happening, LogView, Output, State,
+};
 use meridian_broker::group::consumer::{ConsumerHeartbeat, ConsumerReply};
 use meridian_broker::group::{Caller, GroupError, Join, Joined, Sync};
 use meridian_broker::partition::{
@@ -154,6 +156,70 @@ pub(crate) enum DeskOutput {
     Append(Box<RecordBatch>, u64),
     /// More producer ids are wanted.
     WantIds,
+    /// Read the log from here on.
+    Read(Offset),
+    /// Append these records.
+    Write(Vec<Entry>),
+    /// Have the log start here.
+    Trim(Offset),
+    /// A snapshot is begun, is done, or was refused.
+    SnapshotBegun,
+    SnapshotDone,
+    SnapshotRefused,
+}
+
+/// Bounds of a coordinator here: a batch is less than may be in doubt, a piece of a snapshot smaller still.
+fn config(mutations: Mutations) -> Config {
+    Config {
+        batch_size_bytes: 1_500,
+        piece_size_bytes: 400,
+        busy_timeout: Duration::from_secs(1),
+        record_count_min: 200,
+        pause_min: Duration::from_millis(200),
+        pause_max: Duration::from_secs(4),
+        mutations,
+    }
+}
+
+/// Has a coordinator take an input, and carries out what needs nothing but the desk; gives its outcomes.
+fn step<S: State>(
+    coordinator: &mut Coordinator<S>,
+    now: Instant,
+    log: LogView,
+    happening: Happening,
+    out: &mut Vec<DeskOutput>,
+) -> Vec<S::Outcome> {
+    let mut happenings = vec![happening];
+    let mut outcomes = Vec::new();
+    while let Some(happening) = happenings.pop() {
+        let mut outputs = Vec::new();
+        coordinator.step(now, log, happening, &mut outputs);
+        for output in outputs {
+            match output {
+                Output::Outcome(outcome) => outcomes.push(outcome),
+                // No topic is deleted here.
+                Output::Topics(_) => happenings.push(Happening::Gone(BTreeSet::new())),
+                Output::Read(from) => out.push(DeskOutput::Read(from)),
+                Output::Append(records) => out.push(DeskOutput::Write(records)),
+                Output::Trim(start) => out.push(DeskOutput::Trim(start)),
+                Output::SnapshotBegun => out.push(DeskOutput::SnapshotBegun),
+                Output::SnapshotDone(_) => out.push(DeskOutput::SnapshotDone),
+                Output::SnapshotRefused(..) => out.push(DeskOutput::SnapshotRefused),
+            }
+        }
+    }
+    outcomes
+}
+
+/// What has come of a decision by now.
+fn settled<S: State>(coordinator: &mut Coordinator<S>) -> Vec<S::Outcome> {
+    let mut outputs = Vec::new();
+    coordinator.settle(&mut outputs);
+    let outcome = |output| match output {
+        Output::Outcome(outcome) => Some(outcome),
+        _ => None,
+    };
+    outputs.into_iter().filter_map(outcome).collect()
 }
 
 /// What a desk knows when it acts.
@@ -181,11 +247,6 @@ enum Kind {
 pub(crate) struct Desk {
     kind: Kind,
     mutations: Mutations,
-    /// Up to where the log has been read.
-    pub(crate) read_to: Offset,
-    pub(crate) is_loaded: bool,
-    pub(crate) is_reading: bool,
-    pub(crate) is_writing: bool,
 }
 
 impl Desk {
@@ -196,39 +257,52 @@ impl Desk {
             TRANSACTIONS => Kind::Transactions(Box::new(TransactionDesk::new(mutations))),
             _ => return None,
         };
-        Some(Self::new(kind, mutations))
+        Some(Self { kind, mutations })
     }
 
     /// The desk, before it has read anything.
     pub(crate) fn anew(&self) -> Self {
+        let mutations = self.mutations;
         let kind = match &self.kind {
-            Kind::Groups(_) => Kind::Groups(Box::new(GroupDesk::new(self.mutations))),
-            Kind::Transactions(desk) => Kind::Transactions(Box::new(desk.anew(self.mutations))),
+            Kind::Groups(_) => Kind::Groups(Box::new(GroupDesk::new(mutations))),
+            Kind::Transactions(desk) => Kind::Transactions(Box::new(desk.anew(mutations))),
         };
-        Self::new(kind, self.mutations)
+        Self { kind, mutations }
     }
 
-    fn new(kind: Kind, mutations: Mutations) -> Self {
-        let read_to = Offset::ZERO;
-        let (is_loaded, is_reading, is_writing) = (false, false, false);
-        Self { kind, mutations, read_to, is_loaded, is_reading, is_writing }
+    /// Whether its coordinator has all that the log says.
+    pub(crate) fn is_serving(&self) -> bool {
+        match &self.kind {
+            Kind::Groups(desk) => desk.coordinator.serving().is_ok(),
+            Kind::Transactions(desk) => desk.coordinator.serving().is_ok(),
+        }
     }
 
-    /// Takes what was read of the log.
-    pub(crate) fn replay(&mut self, bytes: Bytes) {
-        let from = self.read_to;
-        self.read_to = match &mut self.kind {
-            Kind::Groups(desk) => desk.replay(bytes, from),
-            Kind::Transactions(desk) => desk.replay(bytes, from),
-        };
+    /// Whether its coordinator was given up.
+    pub(crate) fn is_over(&self) -> bool {
+        match &self.kind {
+            Kind::Groups(desk) => desk.coordinator.is_over(),
+            Kind::Transactions(desk) => desk.coordinator.is_over(),
+        }
     }
 
-    /// The log has been read.
-    pub(crate) fn on_loaded(&mut self, time: DeskTime) {
-        self.is_loaded = true;
+    /// Something happened in the log, or time has passed.
+    pub(crate) fn on_happening(
+        &mut self,
+        now: Instant,
+        log: LogView,
+        happening: Happening,
+        out: &mut Vec<DeskOutput>,
+    ) {
         match &mut self.kind {
-            Kind::Groups(desk) => desk.on_loaded(time),
-            Kind::Transactions(desk) => desk.on_loaded(time),
+            Kind::Groups(desk) => {
+                let outcomes = step(&mut desk.coordinator, now, log, happening, out);
+                GroupDesk::deliver(outcomes, out);
+            }
+            Kind::Transactions(desk) => {
+                let outcomes = step(&mut desk.coordinator, now, log, happening, out);
+                desk.deliver(outcomes, out);
+            }
         }
     }
 
@@ -241,7 +315,6 @@ impl Desk {
         out: &mut Vec<DeskOutput>,
     ) {
         match (&mut self.kind, ask) {
-            _ if !self.is_loaded => {}
             (Kind::Transactions(desk), Ask::Transact(input)) => {
                 desk.step(time, input, TransactionWaiter::Client(asker), out);
             }
@@ -258,66 +331,8 @@ impl Desk {
         waiter: TransactionWaiter,
         out: &mut Vec<DeskOutput>,
     ) {
-        if let (Kind::Transactions(desk), true) = (&mut self.kind, self.is_loaded) {
+        if let Kind::Transactions(desk) = &mut self.kind {
             desk.verify(time, verification, waiter, out);
-        }
-    }
-
-    /// What is to be written now, if anything is: perhaps no record, but somebody waits.
-    pub(crate) fn take(&mut self, out: &mut Vec<DeskOutput>) -> Option<Vec<Entry>> {
-        if self.is_writing || !self.is_loaded {
-            return None;
-        }
-        match &mut self.kind {
-            Kind::Groups(desk) => desk.take(),
-            Kind::Transactions(desk) => desk.take(self.mutations, out),
-        }
-    }
-
-    /// What was taken is committed, its first record here.
-    pub(crate) fn on_written(&mut self, base_offset: Offset, out: &mut Vec<DeskOutput>) {
-        self.is_writing = false;
-        match &mut self.kind {
-            Kind::Groups(desk) => desk.on_written(base_offset, out),
-            Kind::Transactions(desk) => desk.on_written(out),
-        }
-    }
-
-    /// All that holds, if a log from `start` to `end` is worth shortening to that.
-    pub(crate) fn begin_compaction(&mut self, start: Offset, end: Offset) -> Option<Snapshot> {
-        match &mut self.kind {
-            Kind::Groups(desk) if self.is_loaded => desk.begin_compaction(start, end),
-            _ => None,
-        }
-    }
-
-    /// What is to be written of a piece of it now.
-    pub(crate) fn still_holding(&self, records: &[Entry]) -> Vec<Entry> {
-        match &self.kind {
-            Kind::Groups(desk) => desk.still_holding(records),
-            _ => Vec::new(),
-        }
-    }
-
-    /// That is committed, its first record here.
-    pub(crate) fn on_piece_written(&mut self, at: Offset, records: &[Entry]) {
-        if let Kind::Groups(desk) = &mut self.kind {
-            desk.on_piece_written(at, records);
-        }
-    }
-
-    /// Where the log may start once all pieces are committed.
-    pub(crate) fn start_of(&self, snapshot_start: Offset) -> Offset {
-        match &self.kind {
-            Kind::Groups(desk) => desk.start_of(snapshot_start),
-            _ => Offset::ZERO,
-        }
-    }
-
-    /// That is over.
-    pub(crate) fn end_compaction(&mut self) {
-        if let Kind::Groups(desk) = &mut self.kind {
-            desk.end_compaction();
         }
     }
 
@@ -335,7 +350,7 @@ impl Desk {
 
     /// A marker is in this partition's log.
     pub(crate) fn on_marker(&mut self, producer_id: i64, at: Offset, commit: bool) {
-        if let (Kind::Groups(desk), true) = (&mut self.kind, self.is_loaded) {
+        if let Kind::Groups(desk) = &mut self.kind {
             desk.on_marker(producer_id, at, commit);
         }
     }
@@ -350,7 +365,6 @@ impl Desk {
     /// Looks at deadlines. Call every few milliseconds.
     pub(crate) fn tick(&mut self, time: DeskTime, out: &mut Vec<DeskOutput>) {
         match &mut self.kind {
-            _ if !self.is_loaded => {}
             Kind::Groups(desk) => desk.tick(time, out),
             Kind::Transactions(desk) => desk.tick(time, out),
         }

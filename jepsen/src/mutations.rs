@@ -120,7 +120,7 @@ fn method_of_log(mutation: Mutation) -> Method {
     }
 }
 
-/// How a broken rule of cold records, of deleted topics, or of two disks is found.
+/// How a broken rule of cold records, of deleted topics, of two disks, or of coordinators' snapshots is found.
 fn method_of_cold(mutation: Mutation) -> Method {
     match mutation {
         Mutation::NamedBeforeStored
@@ -129,6 +129,7 @@ fn method_of_cold(mutation: Mutation) -> Method {
         | Mutation::ColdKeyReused
         | Mutation::ObjectsForgotten
         | Mutation::ToldOnceOfDeletion => Method::Object(20),
+        Mutation::TrimmedBeforeSnapshot | Mutation::SnapshotOfOneMoment => Method::Groups(20),
         Mutation::UnheardIsDeleted => Method::Scenario(scenarios::late_news),
         Mutation::MovedUnsealed | Mutation::MovedBeforeSync | Mutation::OtherCapacityUsed => {
             Method::Tiers(30)

@@ -65,6 +65,8 @@ pub enum Mutation {
     StagedBeforeTombstone,
     StartAboveStaged,
     StaleWrittenAgain,
+    TrimmedBeforeSnapshot,
+    SnapshotOfOneMoment,
     EpochWraps,
     TimeOutUnfenced,
     OldBaseAccepted,
@@ -126,7 +128,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation of the rules of the log and of coordinators, in a fixed order.
-    pub const ALL: [Self; 57] = [
+    pub const ALL: [Self; 59] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -182,6 +184,8 @@ impl Mutation {
         Self::PositionsUnconfirmed,
         Self::ExpiredWhilePending,
         Self::StartAboveStaged,
+        Self::TrimmedBeforeSnapshot,
+        Self::SnapshotOfOneMoment,
         Self::EpochWraps,
         Self::TimeOutUnfenced,
     ];
@@ -367,7 +371,7 @@ impl Mutation {
         }
     }
 
-    /// Describes those in [`Mutation::COLD`] and [`Mutation::LEFT_BEHIND`].
+    /// Describes those in [`Mutation::COLD`] and [`Mutation::LEFT_BEHIND`], and those of coordinators' snapshots.
     const fn describe_of_cold(self) -> &'static str {
         match self {
             Self::OldBaseAccepted => "O1: a manifest made from one that was replaced is put",
@@ -381,6 +385,8 @@ impl Mutation {
             Self::ObjectsForgotten => "O7: objects are looked for only where there should be some",
             Self::UnheardIsDeleted => "Q1: who has not heard of a partition deletes what it has",
             Self::ToldOnceOfDeletion => "Q1: disks free a deleted topic when told, and only then",
+            Self::TrimmedBeforeSnapshot => "G9: a log is trimmed before its snapshot is committed",
+            Self::SnapshotOfOneMoment => "G9: a snapshot misses what changes while it is written",
             _ => self.describe_of_two_disks(),
         }
     }

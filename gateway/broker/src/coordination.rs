@@ -1,21 +1,10 @@
-//! What coordinators keep in internal partitions, and how it gets there and back, without I/O.
+//! What coordinators of groups keep in internal partitions, and the layouts of those, without I/O.
 //!
-//! The state of a coordinator is a function of the log of its partition. Its leader reads the log
-//! once, then decides in memory; nobody is told of a decision before its records, and all before
-//! them, are committed. The Kafka front drives this with real logs, the simulator with simulated
-//! ones.
-//!
-//! ```text
-//! log -- records_in --> Loading -- finish --> Groups -- tell, write_offsets --> Journal
-//!                                               ^                                  | take
-//!                                               |  on_committed                    v
-//!                            Outcome <----------+---------------- batches ------> log
-//! ```
+//! What holds the log, the queue of what is decided, and the order of both is [`coordinator`](crate::coordinator).
 
 mod any_group;
 pub mod group_record;
 pub mod group_state;
-pub mod journal;
 pub mod kafka_format;
 pub mod offset_record;
 mod pending_offsets;
@@ -32,8 +21,8 @@ use meridian_storage::limits::SizeLimits;
 use meridian_storage::mutation::Mutations;
 
 pub use self::any_group::AnyGroup;
-use self::journal::Entry;
 pub use self::pending_offsets::{PendingOffsets, Staged};
+use crate::coordinator::queue::Entry;
 use crate::group::GroupLimits;
 use crate::group::consumer::ConsumerGroupLimits;
 use crate::partition::RecordBatch;
@@ -56,8 +45,6 @@ pub struct Limits {
     pub consumer: ConsumerGroupLimits,
     /// Most groups.
     pub group_count_max: usize,
-    /// Shorter logs are not shortened.
-    pub compacted_count_min: i64,
     /// The broken rule, if any.
     pub mutations: Mutations,
 }
@@ -73,7 +60,6 @@ impl Limits {
             },
             consumer: ConsumerGroupLimits { session_timeout, member_count_max: 10 },
             group_count_max: 10,
-            compacted_count_min: 200,
             mutations,
         }
     }

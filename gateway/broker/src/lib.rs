@@ -11,11 +11,13 @@
 //! | [`cleaner`] | which records of a log are the last of their key |
 //! | [`group`] | consumer groups of both protocols |
 //! | [`transaction`] | transactions of producers |
+//! | [`coordinator`] | what coordinators do around their logs: loading, writing, snapshots |
 //! | [`coordination`] | what coordinators keep in internal partitions |
 
 pub mod cleaner;
 mod compact;
 pub mod coordination;
+pub mod coordinator;
 pub mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;

@@ -22,17 +22,21 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::id::PartitionId;
+use meridian_protocol::ErrorCode;
 use meridian_storage::codec::DecodeError;
 use meridian_storage::mutation::{Mutation, Mutations};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use self::record::{fuzz as fuzz_record, fuzz_seeds as fuzz_record_seeds};
 pub use self::state::{Open, Phase, Transaction};
+use crate::coordinator::Piece;
+use crate::coordinator::queue::entry_size_bytes;
 use crate::partition::{TransactionVersion, VerifyError};
 
 /// A producer id and its epoch: who may write. A higher epoch fences all lower ones.
@@ -126,6 +130,17 @@ pub enum CoordinatorError {
     /// The coordinator can't write down what it decides.
     #[error("the coordinator can't make its decision durable now; retry")]
     Unavailable,
+}
+
+impl CoordinatorError {
+    /// Why a coordinator can't be asked.
+    pub fn of_code(code: ErrorCode) -> Self {
+        match code {
+            ErrorCode::CoordinatorLoadInProgress => Self::Loading,
+            ErrorCode::NotCoordinator => Self::NotCoordinator,
+            _ => Self::Unavailable,
+        }
+    }
 }
 
 impl From<CoordinatorError> for VerifyError {
@@ -274,14 +289,14 @@ struct Waiting<W> {
 #[derive(Debug)]
 pub struct Transactions<W> {
     limits: TransactionLimits,
-    by_id: HashMap<String, Transaction>,
+    by_id: BTreeMap<String, Transaction>,
     waiting: BTreeMap<String, Vec<Waiting<W>>>,
 }
 
 impl<W> Transactions<W> {
     /// A coordinator of no transactions.
     pub fn new(limits: TransactionLimits) -> Self {
-        Self { limits, by_id: HashMap::new(), waiting: BTreeMap::new() }
+        Self { limits, by_id: BTreeMap::new(), waiting: BTreeMap::new() }
     }
 
     /// One transaction.
@@ -328,16 +343,23 @@ impl<W> Transactions<W> {
     /// The log has been replayed: what was being ended must be ended (rule 50).
     pub fn on_loaded(&self) -> Vec<Ending> {
         let endings = self.by_id.iter().filter_map(|(id, transaction)| transaction.ending(id));
-        let mut endings: Vec<Ending> = endings.collect();
-        endings.sort_unstable_by(|a, b| a.id.cmp(&b.id));
-        endings
+        endings.collect()
     }
 
-    /// Records of all that holds.
-    pub fn records(&self) -> impl Iterator<Item = (Bytes, Option<Bytes>)> {
-        self.by_id.iter().map(|(id, transaction)| {
-            (record::encode_key(id), Some(record::encode_value(transaction)))
-        })
+    /// Records of what holds after this id, or of all; the id after which the next ones begin.
+    pub(crate) fn piece(&self, after: Option<String>, size_bytes_max: usize) -> Piece<String> {
+        let after = after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let (mut records, mut size_bytes) = (Vec::new(), 0);
+        let mut rest = self.by_id.range::<str, _>((after, Bound::Unbounded)).peekable();
+        while let Some((id, transaction)) = rest.next() {
+            let entry = (record::encode_key(id), Some(record::encode_value(transaction)));
+            size_bytes += entry_size_bytes(&entry);
+            records.push(entry);
+            if size_bytes >= size_bytes_max && rest.peek().is_some() {
+                return Piece { records, next: Some(id.clone()) };
+            }
+        }
+        Piece { records, next: None }
     }
 
     /// Decides. `now_ms` is wall-clock time: it says when transactions time out and ids expire, on

@@ -112,7 +112,7 @@ async fn try_heartbeat(
     let (interval, reply, answer) = {
         // In this order everywhere: the metadata, then groups.
         let metadata = call.front.broker.metadata();
-        let mut groups = coordinator.groups();
+        let mut groups = coordinator.state()?;
         if beat.epoch != JOIN_EPOCH && !groups.by_id.contains_key(&*request.group_id) {
             return Err(ApiError::new(
                 ErrorCode::UnknownMemberId,
@@ -270,7 +270,7 @@ fn describe_one(call: &Call, group_id: &str) -> Result<DescribedConsumerGroup, A
     call.check(Operation::Describe, Resource::group(group_id))?;
     let coordinator = call.front.coordinator_of(group_id)?;
     let metadata = call.front.broker.metadata();
-    let groups = coordinator.groups();
+    let groups = coordinator.state()?;
     let entry = groups.existing(group_id);
     let group = match entry.map(|entry| &entry.group) {
         Some(AnyGroup::Consumer(group)) => group,

@@ -1,7 +1,6 @@
 //! JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and describing groups.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +14,7 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ErrorCode, Str};
 use tokio::sync::oneshot;
 
-use super::coordinator::{self, Coordinator, GroupEntry, Groups, Told, Waiter};
+use super::coordinator::{self, GroupEntry, Groups, Told, Waiter};
 use super::dispatch::Call;
 use super::error;
 use super::pace::Pace;
@@ -92,7 +91,7 @@ async fn try_join(call: &Call, request: &JoinGroupRequest) -> Result<Joined, Joi
     let (waiter, answer) = oneshot::channel();
     let mut out = Vec::new();
     {
-        let mut groups = coordinator.groups();
+        let mut groups = coordinator.state().map_err(JoinError::Code)?;
         let entry = groups.entry(&request.group_id).map_err(JoinError::Code)?;
         let group = entry.classic(call.front.now()).map_err(JoinError::Code)?;
         group.join(call.front.now(), join, waiter, &mut out);
@@ -210,7 +209,7 @@ async fn try_sync(call: &Call, request: SyncGroupRequest) -> Result<Bytes, Error
     let (waiter, answer) = oneshot::channel();
     let mut out = Vec::new();
     {
-        let mut groups = coordinator.groups();
+        let mut groups = coordinator.state()?;
         let group = existing_classic(&mut groups, &request.group_id)?;
         group.sync(call.front.now(), sync, waiter, &mut out);
         groups.tell(&request.group_id, out, call.front.broker.wall_time_ms());
@@ -252,7 +251,7 @@ pub(super) async fn heartbeat(call: Call, request: HeartbeatRequest) -> Heartbea
     let allowed = check_member(&call, &request.group_id);
     let coordinator = allowed.and_then(|()| call.front.coordinator_of(&request.group_id));
     let result = coordinator.and_then(|coordinator| {
-        let mut groups = coordinator.groups();
+        let mut groups = coordinator.state()?;
         let group = existing_classic(&mut groups, &request.group_id)?;
         group.heartbeat(now, &caller).map_err(|error| error::of_group(&error))
     });
@@ -291,18 +290,24 @@ pub(super) async fn leave(call: Call, request: LeaveGroupRequest) -> LeaveGroupR
             return LeaveGroupResponse { error_code, ..Default::default() };
         }
     };
-    let (members, answer) = {
-        let mut groups = coordinator.groups();
+    let removed = coordinator.state().map(|mut groups| {
         let remove = |member| leave_one(&call, &mut groups, &request.group_id, member);
         let members: Vec<LeavingMemberResponse> = leaving.into_iter().map(remove).collect();
         let (waiter, answer) = oneshot::channel();
         groups.when_settled(&request.group_id, waiter);
         (members, answer)
+    });
+    let committed = match removed {
+        Ok((members, answer)) => coordinator::committed(answer).await.map(|()| members),
+        Err(code) => Err(code),
     };
-    if let Err(code) = coordinator::committed(answer).await {
-        let error_code = told(&call, Err(code));
-        return LeaveGroupResponse { error_code, ..Default::default() };
-    }
+    let members = match committed {
+        Ok(members) => members,
+        Err(code) => {
+            let error_code = told(&call, Err(code));
+            return LeaveGroupResponse { error_code, ..Default::default() };
+        }
+    };
     if is_batched {
         return LeaveGroupResponse { members, ..Default::default() };
     }
@@ -358,7 +363,9 @@ pub(super) async fn list(call: Call, request: ListGroupsRequest) -> ListGroupsRe
     let sees_all = call.sees(Operation::Describe, Resource::CLUSTER);
     let mut groups = Vec::new();
     for coordinator in coordinators {
-        for (id, entry) in coordinator.groups().all_existing() {
+        // The groups of one that was closed meanwhile are listed by the next.
+        let Ok(held) = coordinator.state() else { continue };
+        for (id, entry) in held.all_existing() {
             let group = &entry.group;
             if wanted(&types, group.type_name())
                 && wanted(&states, group.state_name())
@@ -383,14 +390,14 @@ pub(super) async fn describe(call: Call, request: DescribeGroupsRequest) -> Desc
     let describe = |group_id: Str| {
         let authorized_operations = operations(&call, &group_id, is_wanted);
         let allowed = call.check(Operation::Describe, Resource::group(&group_id));
-        let described = match allowed.and_then(|()| call.front.coordinator_of_any(&group_id)) {
-            Ok(coordinator) => describe_one(&call, &coordinator, group_id),
-            Err(code) => DescribedGroup {
+        let described = allowed
+            .and_then(|()| call.front.coordinator_of_any(&group_id))
+            .and_then(|coordinator| Ok(describe_one(&call, &*coordinator.state()?, &group_id)))
+            .unwrap_or_else(|code| DescribedGroup {
                 error_code: told(&call, Err(code)),
-                group_id,
+                group_id: group_id.clone(),
                 ..Default::default()
-            },
-        };
+            });
         DescribedGroup { authorized_operations, ..described }
     };
     let mut groups = Vec::new();
@@ -408,8 +415,8 @@ pub(super) fn operations(call: &Call, group_id: &str, is_wanted: bool) -> i32 {
     if is_wanted { bits() } else { AUTHORIZED_OPERATIONS_OMITTED }
 }
 
-fn describe_one(call: &Call, coordinator: &Arc<Coordinator>, group_id: Str) -> DescribedGroup {
-    let groups = coordinator.groups();
+fn describe_one(call: &Call, groups: &Groups, group_id: &Str) -> DescribedGroup {
+    let group_id = group_id.clone();
     let entry = groups.existing(&group_id);
     let Some(AnyGroup::Classic(group)) = entry.map(|entry| &entry.group) else {
         // Before version 6 a group that is not there was called dead. Nor is one of another

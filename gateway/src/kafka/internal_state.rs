@@ -1,58 +1,60 @@
-//! State that coordinators keep in the partitions of an internal topic.
+//! Coordinators of this node: what they keep in the partitions of an internal topic that it leads.
 //!
-//! The state of a coordinator is a function of the log of its partition. The partition's leader is
-//! the coordinator: it reads the log once, then decides in memory, and tells nobody of a decision
-//! before its records, and all before them, are committed. If they can't be, it gives the partition
-//! up and reads the log anew, so that memory is never ahead of the log for long.
+//! [`Coordinator`] decides; here it has a lock, its log, and a task that reads, appends and trims for it. Requests are
+//! decided under the lock; what comes of them leaves when it is released, or when their records are committed.
 //!
 //! ```text
-//! key -> partition -> its leader: load  replay all records -> state
-//!                                 step  state + input -> records, effects -> journal
-//!                                 run   journal -> one batch at a time -> log -> effects
-//!                                 compact  all that holds -> journal, then the log starts there
+//! key -> partition -> its leader: InternalPartition -- state() --> decisions -- bell --> run: step, log, step, ...
 //! ```
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use bytes::Bytes;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
+use meridian_broker::coordinator::queue::Entry;
+use meridian_broker::coordinator::{
+    AppendError, Config, Coordinator, Input, LogView, Output, ReadError, State,
+};
 use meridian_consensus::command::ConfigChange;
 use meridian_consensus::state::{Metadata, Partition};
 use meridian_protocol::ErrorCode;
-use meridian_protocol::records::{BatchBuilder, Record};
-use meridian_storage::codec::DecodeError;
 use meridian_storage::leader::PutError;
 use tokio::sync::Notify;
+use tokio::task::JoinSet;
 
 use super::error::{self, ApiError};
-use super::journal::{Entry, Journal, Write};
 use super::{Front, coordinator, lock, topics};
-use crate::coordination::{own_batch, records_in};
+use crate::background::Chore;
+use crate::coordination::batches;
 use crate::log::{FetchError, PartitionLog};
-use crate::partition::{ProduceError, RecordBatch};
+use crate::partition::ProduceError;
 
 /// Bytes read at once while loading.
 const LOAD_BYTES: usize = 4 << 20;
-const LOAD_RETRY_AFTER: Duration = Duration::from_millis(100);
 /// Bytes of our own records written at once.
 const BATCH_SIZE_BYTES: usize = 1 << 20;
+/// Bytes of a snapshot written at once: requests wait for one such piece.
+const PIECE_SIZE_BYTES: usize = 256 << 10;
 /// How long records are offered to a log that has no room for them.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(2);
-const BUSY_RETRY_AFTER: Duration = Duration::from_millis(20);
-/// Shorter logs are not compacted.
-const COMPACTED_COUNT_MIN: i64 = 100_000;
-/// How many times as long as what holds a log may get.
-const LENGTH_RATIO_MAX: i64 = 4;
+/// Shorter logs are not shortened.
+pub(super) const RECORD_COUNT_MIN: i64 = 100_000;
+/// Pauses after an attempt to shorten a log that was refused.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// What one partition of an internal topic keeps.
-pub(super) trait InternalState: Send + Sized + 'static {
+pub(super) trait InternalState:
+    State<Effect: Send, Outcome: Send, Place: Send> + Send + Sized + 'static
+{
     /// The topic.
     const TOPIC: &'static str;
-    /// What happens once records are committed.
-    type Effect: Send + 'static;
+    /// What shortening its logs is counted as, if it is.
+    const CHORE: Option<Chore>;
 
     /// What an empty log says.
     fn empty(front: &Front) -> Self;
@@ -60,332 +62,307 @@ pub(super) trait InternalState: Send + Sized + 'static {
     /// The partitions of the topic that this node leads.
     fn partitions(front: &Front) -> &InternalPartitions<Self>;
 
-    /// Applies a record of the log, in the log's order.
-    fn replay(&mut self, record: Record) -> Result<(), DecodeError>;
-
-    /// What is to happen now that the whole log has been replayed.
-    fn on_loaded(&self) -> Option<Self::Effect>;
-
-    /// How many records would say all that holds.
-    fn held_count(&self) -> usize;
-
-    /// All that holds, decided but not committed or not.
-    fn records(&self) -> Vec<Entry>;
-
     /// Carries out what was decided.
-    fn carry_out(
-        front: &Arc<Front>,
-        partition: &Arc<InternalPartition<Self>>,
-        effect: Self::Effect,
-    );
-
-    /// It will not come to it: tells those who wait.
-    fn refuse(effect: Self::Effect, code: ErrorCode);
+    fn deliver(partition: &Arc<InternalPartition<Self>>, outcome: Self::Outcome);
 }
 
-enum Step<E> {
-    Effect(E),
-    /// All records of what holds are in this write and the next ones.
-    SnapshotBegins,
-    SnapshotContinues,
-    SnapshotEnds,
-}
-
-struct Held<S: InternalState> {
-    state: S,
-    journal: Journal<Step<S::Effect>>,
-    is_loaded: bool,
-    /// Why this partition was given up, if it was.
-    closed: Option<ErrorCode>,
-    is_compacting: bool,
-    /// Number of records from which on a compaction is worth it.
-    compacted_count_min: i64,
-}
-
-/// A partition of an internal topic and what it keeps, for as long as this node leads it.
+/// A partition of an internal topic and its coordinator, for as long as this node leads it.
 pub(super) struct InternalPartition<S: InternalState> {
     pub(super) log: Arc<PartitionLog>,
-    held: Mutex<Held<S>>,
+    coordinator: Mutex<Coordinator<S>>,
     /// Rings when there is something to write, or nothing ever more.
     bell: Notify,
+    /// How much is on its way into the log around the coordinator.
+    others: Arc<AtomicUsize>,
+    front: Weak<Front>,
+}
+
+/// Something on its way into a log around its coordinator. The next one does not count as loaded meanwhile: it would
+/// not hear of what another before it has sent.
+pub(super) struct OnItsWay(Arc<AtomicUsize>);
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// What a coordinator keeps while nobody else has it. What is decided meanwhile takes its course when this is dropped.
+pub(super) struct StateGuard<'p, S: InternalState> {
+    partition: &'p Arc<InternalPartition<S>>,
+    coordinator: MutexGuard<'p, Coordinator<S>>,
+}
+
+impl<S: InternalState> Deref for StateGuard<'_, S> {
+    type Target = S;
+
+    fn deref(&self) -> &S {
+        self.coordinator.state()
+    }
+}
+
+impl<S: InternalState> DerefMut for StateGuard<'_, S> {
+    fn deref_mut(&mut self) -> &mut S {
+        self.coordinator.state_mut()
+    }
+}
+
+impl<S: InternalState> Drop for StateGuard<'_, S> {
+    fn drop(&mut self) {
+        let mut out = Vec::new();
+        self.coordinator.settle(&mut out);
+        for output in out {
+            if let Output::Outcome(outcome) = output {
+                S::deliver(self.partition, outcome);
+            }
+        }
+        if self.coordinator.has_work() {
+            self.partition.bell.notify_one();
+        }
+    }
 }
 
 impl<S: InternalState> InternalPartition<S> {
-    fn new(front: &Front, log: Arc<PartitionLog>, is_loaded: bool) -> Self {
-        let held = Held {
-            state: S::empty(front),
-            journal: Journal::default(),
-            is_loaded,
-            closed: None,
-            is_compacting: false,
-            compacted_count_min: COMPACTED_COUNT_MIN,
+    fn new(front: &Arc<Front>, log: Arc<PartitionLog>, others: Arc<AtomicUsize>) -> Self {
+        let config = Config {
+            batch_size_bytes: BATCH_SIZE_BYTES,
+            piece_size_bytes: PIECE_SIZE_BYTES,
+            busy_timeout: BUSY_TIMEOUT,
+            record_count_min: RECORD_COUNT_MIN,
+            pause_min: PAUSE_MIN,
+            pause_max: PAUSE_MAX,
+            mutations: front.config.mutations,
         };
-        Self { log, held: Mutex::new(held), bell: Notify::new() }
+        let coordinator = Mutex::new(Coordinator::new(S::empty(front), config));
+        Self { log, coordinator, bell: Notify::new(), others, front: Arc::downgrade(front) }
     }
 
-    /// Looks at the state. What it says may not be committed yet.
-    pub(super) fn look<R>(&self, look: impl FnOnce(&S) -> R) -> Result<R, ErrorCode> {
-        let held = self.held();
-        match held.closed {
-            Some(code) => Err(code),
-            None => Ok(look(&held.state)),
-        }
+    /// The node's front, unless it is going.
+    pub(super) fn front(&self) -> Option<Arc<Front>> {
+        self.front.upgrade()
     }
 
-    /// Changes the state. The records say how; the effect comes when they, and all before them,
-    /// are committed.
-    pub(super) fn step(&self, decide: impl FnOnce(&mut S) -> Option<(Vec<Entry>, S::Effect)>) {
-        let mut held = self.held();
-        let Some((records, effect)) = decide(&mut held.state) else { return };
-        if let Some(code) = held.closed {
-            return S::refuse(effect, code);
-        }
-        held.journal.push(Write { records, effect: Step::Effect(effect) });
-        drop(held);
-        self.bell.notify_one();
+    /// The state, which may say more than is committed. An error while it is not all that the log says.
+    pub(super) fn state(self: &Arc<Self>) -> Result<StateGuard<'_, S>, ErrorCode> {
+        let coordinator = lock(&self.coordinator);
+        coordinator.serving()?;
+        Ok(StateGuard { partition: self, coordinator })
     }
 
-    fn held(&self) -> MutexGuard<'_, Held<S>> {
-        lock(&self.held)
+    /// To be held while something is on its way into the log around the coordinator.
+    pub(super) fn around(&self) -> OnItsWay {
+        self.others.fetch_add(1, Ordering::AcqRel);
+        OnItsWay(Arc::clone(&self.others))
     }
 
-    fn is_loaded(&self) -> bool {
-        self.held().is_loaded
+    fn is_serving(&self) -> bool {
+        lock(&self.coordinator).serving().is_ok()
     }
 
-    /// Reads the log, then writes to it until this partition is closed.
-    async fn run(self: Arc<Self>, front: Arc<Front>) {
-        if !self.is_loaded()
-            && let Err(error) = self.load(&front).await
+    /// Those who wait are answered `code`, and nothing is decided here any more.
+    pub(super) fn close(self: &Arc<Self>, code: ErrorCode) {
+        let mut out = Vec::new();
         {
-            tracing::warn!(topic = S::TOPIC, %error, "an internal partition was not loaded");
-            return self.give_up(&front, ErrorCode::NotCoordinator);
+            let mut coordinator = lock(&self.coordinator);
+            let now = self.front().map_or_else(Default::default, |front| front.now());
+            coordinator.step(now, self.view(), Input::Close(code), &mut out);
         }
-        if let Err(error) = self.write(&front).await {
-            tracing::warn!(topic = S::TOPIC, %error, "records were not written; loaded anew");
-            self.give_up(&front, error::of_commit(&error));
+        for output in out {
+            if let Output::Outcome(outcome) = output {
+                S::deliver(self, outcome);
+            }
         }
-    }
-
-    fn give_up(self: &Arc<Self>, front: &Front, code: ErrorCode) {
-        lock(&S::partitions(front).by_id).retain(|_, known| !Arc::ptr_eq(known, self));
-        self.close(front, code);
-    }
-
-    /// Whoever waits is told `code`, and nothing is decided here any more.
-    fn close(&self, front: &Front, code: ErrorCode) {
-        let mut held = self.held();
-        held.closed.get_or_insert(code);
-        held.state = S::empty(front);
-        let writes = held.journal.close();
-        drop(held);
-        refuse_all::<S>(writes, code);
         self.bell.notify_one();
     }
 
-    /// Reads all records of the partition.
-    async fn load(self: &Arc<Self>, front: &Arc<Front>) -> Result<(), FetchError> {
-        let mut from = self.log.log_start_offset();
-        while from < self.log.high_watermark() {
-            from = self.load_from(from).await?;
+    fn view(&self) -> LogView {
+        LogView {
+            start: self.log.log_start_offset(),
+            high_watermark: self.log.high_watermark(),
+            is_serving: self.log.is_serving(),
+            has_others: self.others.load(Ordering::Acquire) > 0,
+            rests: false,
         }
-        // A log that is not led any more looks empty.
-        if !self.log.is_serving() {
-            return Err(FetchError::NotLeader);
-        }
-        let effect = {
-            let mut held = self.held();
-            held.is_loaded = true;
-            held.state.on_loaded()
-        };
-        if let Some(effect) = effect {
-            S::carry_out(front, self, effect);
-        }
-        Ok(())
     }
 
-    /// Reads a piece of the log; returns the offset after it.
-    async fn load_from(&self, from: Offset) -> Result<Offset, FetchError> {
-        let fetched = match self.log.fetch(from, LOAD_BYTES).await {
-            Ok(fetched) => fetched,
-            Err(FetchError::Unavailable) => {
-                tokio::time::sleep(LOAD_RETRY_AFTER).await;
-                return Ok(from);
-            }
-            Err(FetchError::OutOfRange { log_start_offset, .. }) if from < log_start_offset => {
-                return Ok(log_start_offset);
-            }
-            Err(error) => return Err(error),
-        };
-        let next = self.replay(fetched.records.concat().into(), from);
-        if next > from { Ok(next) } else { Err(FetchError::Unavailable) }
+    /// Has the coordinator begin: one of an empty log serves at once.
+    fn start(self: &Arc<Self>, front: &Arc<Front>) {
+        let mut doing = JoinSet::new();
+        self.step(front, Input::Wake, &mut doing);
+        tokio::spawn(Arc::clone(self).run(doing));
     }
 
-    /// Applies batches; returns the offset after them.
-    fn replay(&self, bytes: Bytes, from: Offset) -> Offset {
-        let mut held = self.held();
-        records_in(bytes, from, |_, record| {
-            let offset = record.offset;
-            if let Err(error) = held.state.replay(record) {
-                tracing::error!(topic = S::TOPIC, offset, %error, "a record cannot be read");
-            }
-        })
-    }
-
-    /// Writes what is decided, batch by batch, until this partition is closed.
-    async fn write(self: &Arc<Self>, front: &Arc<Front>) -> Result<(), ProduceError> {
-        let mut snapshot_at = None;
+    /// Does what the coordinator wants until it is closed.
+    async fn run(self: Arc<Self>, mut doing: JoinSet<Input>) {
         loop {
-            let writes = {
-                let mut held = self.held();
-                if held.closed.is_some() {
-                    return Ok(());
+            let Some(front) = self.front() else { return };
+            let pause = {
+                let coordinator = lock(&self.coordinator);
+                if coordinator.is_over() {
+                    drop(coordinator);
+                    return self.forget(&front);
                 }
-                held.journal.take(BATCH_SIZE_BYTES)
+                coordinator.wake_at(front.now()).map(|at| at.since(front.now()))
             };
-            if writes.is_empty() {
-                self.bell.notified().await;
-                continue;
+            drop(front);
+            let wake = async {
+                match pause {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let input = tokio::select! {
+                Some(done) = doing.join_next() => {
+                    done.unwrap_or(Input::Close(ErrorCode::NotCoordinator))
+                }
+                () = self.bell.notified() => Input::Wake,
+                () = wake => Input::Wake,
+            };
+            let Some(front) = self.front() else { return };
+            self.step(&front, input, &mut doing);
+        }
+    }
+
+    fn forget(self: &Arc<Self>, front: &Front) {
+        if self.log.is_serving() {
+            tracing::warn!(topic = S::TOPIC, "a coordinator was given up; its log is read anew");
+        }
+        lock(&S::partitions(front).by_id).retain(|_, known| !Arc::ptr_eq(known, self));
+    }
+
+    fn step(self: &Arc<Self>, front: &Arc<Front>, input: Input, doing: &mut JoinSet<Input>) {
+        let mut out = Vec::new();
+        let mut coordinator = lock(&self.coordinator);
+        coordinator.step(front.now(), self.view(), input, &mut out);
+        // Under the lock: no transaction stages anything between the look at a piece and its append.
+        for output in out {
+            self.carry_out(front, output, doing);
+        }
+    }
+
+    fn carry_out(
+        self: &Arc<Self>,
+        front: &Arc<Front>,
+        output: Output<S::Outcome>,
+        doing: &mut JoinSet<Input>,
+    ) {
+        let topic = S::TOPIC;
+        match output {
+            Output::Outcome(outcome) => S::deliver(self, outcome),
+            Output::Read(from) => {
+                let log = Arc::clone(&self.log);
+                doing.spawn(read(topic, log, from));
             }
-            let records = writes.iter().flat_map(|write| &write.records);
-            let batch = batch(front.broker.wall_time_ms(), records);
-            let mut at = match append(front, &self.log, batch).await {
-                Ok(base_offset) => base_offset,
-                Err(error) => {
-                    refuse_all::<S>(writes, error::of_commit(&error));
-                    return Err(error);
-                }
-            };
-            self.held().journal.on_committed();
-            for Write { records, effect } in writes {
-                match effect {
-                    Step::Effect(effect) => S::carry_out(front, self, effect),
-                    Step::SnapshotBegins => snapshot_at = Some(at),
-                    Step::SnapshotContinues => {}
-                    Step::SnapshotEnds => self.trim(snapshot_at.take()),
-                }
-                at = at.advance(u32::try_from(records.len()).unwrap_or(u32::MAX));
+            Output::Append(records) => self.append(front, records, doing),
+            Output::Topics(topics) => {
+                let front = Arc::clone(front);
+                doing.spawn(async move {
+                    let metadata = front.broker.metadata();
+                    let is_gone = |topic: &_| metadata.topic(*topic).is_none();
+                    Input::Gone(topics.into_iter().filter(is_gone).collect())
+                });
+            }
+            Output::Trim(start) => {
+                let log = Arc::clone(&self.log);
+                doing.spawn(async move {
+                    let trimmed = log.delete_records(start).await;
+                    trimmed.as_ref().err().inspect(|error| {
+                        tracing::warn!(topic, %error, "a log was not trimmed");
+                    });
+                    Input::Trimmed(trimmed.is_ok())
+                });
+            }
+            Output::SnapshotBegun => {}
+            Output::SnapshotDone(start) => {
+                tracing::info!(topic, %start, "a log was shortened to what holds");
+                S::CHORE.inspect(|chore| front.chores().on_done(*chore));
+            }
+            Output::SnapshotRefused(cause, pause) => {
+                tracing::warn!(topic, %cause, ?pause, "a log was not shortened; tried again");
+                S::CHORE.inspect(|chore| front.chores().on_refused(*chore));
             }
         }
     }
 
-    /// Lets go of what was before a snapshot.
-    fn trim(self: &Arc<Self>, before: Option<Offset>) {
-        let Some(before) = before else { return };
-        let partition = Arc::clone(self);
-        tokio::spawn(async move {
-            match partition.log.delete_records(before).await {
-                Ok(start) => tracing::info!(topic = S::TOPIC, %start, "compacted"),
-                Err(error) => {
-                    tracing::warn!(topic = S::TOPIC, %error, "not compacted; tried again");
+    fn append(&self, front: &Front, records: Vec<Entry>, doing: &mut JoinSet<Input>) {
+        let answer = self.log.produce(batches(front.broker.wall_time_ms(), records));
+        doing.spawn(async move {
+            let appended = answer.await.unwrap_or(Err(ProduceError::InDoubt));
+            Input::Appended(appended.map(|appended| appended.base_offset).map_err(|error| {
+                let code = error::of_commit(&error);
+                if let ProduceError::Put(PutError::Busy) = error {
+                    return AppendError::Busy(code);
                 }
-            }
-            partition.held().is_compacting = false;
+                tracing::warn!(topic = S::TOPIC, %error, "records of a coordinator were not written");
+                AppendError::Failed(code)
+            }))
         });
     }
-
-    /// Shortens the log if most of it is out of date: all that holds is written once more, behind
-    /// everything that was decided before.
-    pub(super) fn compact(&self) {
-        let record_count = self.log.high_watermark().get() - self.log.log_start_offset().get();
-        let mut held = self.held();
-        if record_count < held.compacted_count_min || held.is_compacting || !held.is_loaded {
-            return;
-        }
-        let count = i64::try_from(held.state.held_count()).unwrap_or(i64::MAX);
-        held.compacted_count_min = count.saturating_mul(LENGTH_RATIO_MAX).max(COMPACTED_COUNT_MIN);
-        if record_count < held.compacted_count_min {
-            return;
-        }
-        held.is_compacting = true;
-        held.journal.push(Write { records: Vec::new(), effect: Step::SnapshotBegins });
-        for record in held.state.records() {
-            held.journal.push(Write { records: vec![record], effect: Step::SnapshotContinues });
-        }
-        held.journal.push(Write { records: Vec::new(), effect: Step::SnapshotEnds });
-        drop(held);
-        self.bell.notify_one();
-    }
 }
 
-fn refuse_all<S: InternalState>(writes: Vec<Write<Step<S::Effect>>>, code: ErrorCode) {
-    for write in writes {
-        if let Step::Effect(effect) = write.effect {
-            S::refuse(effect, code);
+/// Reads a piece of a log for its coordinator.
+async fn read(topic: &'static str, log: Arc<PartitionLog>, from: Offset) -> Input {
+    Input::Read(match log.fetch(from, LOAD_BYTES).await {
+        Ok(fetched) => Ok(fetched.records.concat().into()),
+        Err(FetchError::Unavailable) => Err(ReadError::Later),
+        // Read from its new start on.
+        Err(FetchError::OutOfRange { log_start_offset, .. }) if from < log_start_offset => {
+            Err(ReadError::Later)
         }
-    }
-}
-
-/// Appends a batch, if there is one; returns the offset of its first record.
-async fn append(
-    front: &Front,
-    log: &Arc<PartitionLog>,
-    batch: Option<RecordBatch>,
-) -> Result<Offset, ProduceError> {
-    // Without one there is nothing to wait for: what was decided before is committed.
-    let Some(batch) = batch else { return Ok(log.high_watermark()) };
-    let deadline = front.now() + BUSY_TIMEOUT;
-    loop {
-        let appended = log.produce(vec![batch.clone()]).await;
-        match appended.unwrap_or(Err(ProduceError::InDoubt)) {
-            Ok(appended) => return Ok(appended.base_offset),
-            // Nothing was written.
-            Err(ProduceError::Put(PutError::Busy)) if front.now() < deadline => {
-                tokio::time::sleep(BUSY_RETRY_AFTER).await;
-            }
-            Err(error) => return Err(error),
+        Err(error) => {
+            tracing::warn!(topic, %error, "a log was not loaded");
+            Err(ReadError::Lost)
         }
-    }
-}
-
-/// One batch of these records; `None` if there are none.
-fn batch<'r>(now_ms: i64, records: impl Iterator<Item = &'r Entry>) -> Option<RecordBatch> {
-    let mut builder = BatchBuilder::new();
-    for (key, value) in records {
-        builder.append(now_ms, Some(key), value.as_deref(), &[]);
-    }
-    (builder.records_count() > 0).then(|| own_batch(builder))
+    })
 }
 
 /// The partitions of one internal topic that this node leads.
 pub(super) struct InternalPartitions<S: InternalState> {
     by_id: Mutex<HashMap<PartitionId, Arc<InternalPartition<S>>>>,
+    /// How much is on its way around the coordinators, which it outlives.
+    others: Mutex<HashMap<PartitionId, Arc<AtomicUsize>>>,
 }
 
 impl<S: InternalState> Default for InternalPartitions<S> {
     fn default() -> Self {
-        Self { by_id: Mutex::default() }
+        Self { by_id: Mutex::default(), others: Mutex::default() }
     }
 }
 
 impl<S: InternalState> InternalPartitions<S> {
     /// A partition that this node leads. The first who asks makes it load.
-    fn get(
+    pub(super) fn get(
         &self,
         front: &Arc<Front>,
         id: PartitionId,
     ) -> Result<Arc<InternalPartition<S>>, ErrorCode> {
-        let loading = ErrorCode::CoordinatorLoadInProgress;
         let log = led(front, id)?;
         let mut by_id = lock(&self.by_id);
         if let Some(known) = by_id.get(&id)
             && Arc::ptr_eq(&known.log, &log)
         {
-            return if known.is_loaded() { Ok(Arc::clone(known)) } else { Err(loading) };
+            known.state()?;
+            return Ok(Arc::clone(known));
         }
-        let is_empty = log.log_start_offset() >= log.high_watermark() && log.is_serving();
-        let partition = Arc::new(InternalPartition::new(front, log, is_empty));
+        let others = Arc::clone(lock(&self.others).entry(id).or_default());
+        let partition = Arc::new(InternalPartition::new(front, log, others));
         let replaced = by_id.insert(id, Arc::clone(&partition));
         drop(by_id);
         if let Some(replaced) = replaced {
-            replaced.close(front, ErrorCode::NotCoordinator);
+            replaced.close(ErrorCode::NotCoordinator);
         }
-        tokio::spawn(Arc::clone(&partition).run(Arc::clone(front)));
-        if is_empty { Ok(partition) } else { Err(loading) }
+        partition.start(front);
+        let is_serving = partition.is_serving();
+        if is_serving { Ok(partition) } else { Err(ErrorCode::CoordinatorLoadInProgress) }
+    }
+
+    /// The partition, if anybody has asked for it yet.
+    pub(super) fn known(&self, id: PartitionId) -> Option<Arc<InternalPartition<S>>> {
+        lock(&self.by_id).get(&id).cloned()
     }
 
     /// The loaded partitions. Those that are led elsewhere by now are closed.
-    pub(super) fn serving(&self, front: &Front) -> Vec<Arc<InternalPartition<S>>> {
+    pub(super) fn serving(&self) -> Vec<Arc<InternalPartition<S>>> {
         let mut serving = Vec::new();
         let mut lost = Vec::new();
         lock(&self.by_id).retain(|_, partition| {
@@ -395,9 +372,9 @@ impl<S: InternalState> InternalPartitions<S> {
             is_serving
         });
         for partition in lost {
-            partition.close(front, ErrorCode::NotCoordinator);
+            partition.close(ErrorCode::NotCoordinator);
         }
-        serving.retain(|partition| partition.is_loaded());
+        serving.retain(|partition| partition.is_serving());
         serving
     }
 }
@@ -416,7 +393,7 @@ impl Front {
     }
 
     /// All partitions of the topic that this node leads, each an error while it is not loaded. They
-    /// load by being asked for.
+    /// load by being asked for, all at once.
     pub(super) fn internal_partitions<S: InternalState>(
         self: &Arc<Self>,
     ) -> Vec<Result<Arc<InternalPartition<S>>, ErrorCode>> {
@@ -469,3 +446,6 @@ pub(super) async fn create_topic(
     let created = topics::create_internal(front, name, partition_count, vec![compact]).await;
     created.map_err(|error| ApiError { code: ErrorCode::CoordinatorNotAvailable, ..error })
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use meridian_protocol::ErrorCode;
 
+use super::coordinator::GroupCoordinator;
 use super::{Front, lock};
 use crate::group::memory::{Admission, MemberMemory};
 
@@ -58,9 +59,10 @@ impl Front {
 
     fn count_members(self: &Arc<Self>) {
         let begun = lock(&self.groups_memory.0).begin_count();
-        let coordinators = self.coordinators.all();
-        let sizes = coordinators.iter().map(|(_, it)| it.groups().members_size_bytes());
-        let counted_bytes = sizes.sum();
+        let coordinators = self.coordinators.serving();
+        let size =
+            |it: &Arc<GroupCoordinator>| it.state().map_or(0, |groups| groups.members_size_bytes());
+        let counted_bytes = coordinators.iter().map(size).sum();
         lock(&self.groups_memory.0).on_counted(self.now(), begun, counted_bytes);
     }
 }

@@ -21,7 +21,8 @@ impl Front {
                 // In this order everywhere: the metadata, then groups.
                 let metadata = self.broker.metadata();
                 let name = |topic| metadata.topic(topic).map(|topic| topic.name.clone());
-                let count = coordinator.groups().expire(now_ms, self.retention_ms(), name);
+                let Ok(mut groups) = coordinator.state() else { continue };
+                let count = groups.expire(now_ms, self.retention_ms(), name);
                 if count > 0 {
                     tracing::info!(count, "committed offsets of groups expired");
                 }

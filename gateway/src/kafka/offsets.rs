@@ -17,7 +17,7 @@ use meridian_protocol::{ErrorCode, Str};
 use meridian_storage::mutation::Mutation;
 use tokio::sync::oneshot;
 
-use super::coordinator::{self, Coordinator, GroupEntry, Groups};
+use super::coordinator::{self, GroupCoordinator, GroupEntry, Groups};
 use super::dispatch::Call;
 use super::group_state::Changes;
 use super::lookup::{self, TopicKey};
@@ -233,7 +233,7 @@ async fn write(
     }
     let coordinator = front.coordinator_of_any(group)?;
     let answer = {
-        let mut groups = coordinator.groups();
+        let mut groups = coordinator.state()?;
         check(&mut groups, &mut changes)?;
         if changes.is_empty() {
             return Ok(());
@@ -339,7 +339,10 @@ fn fetch_group(
         Err(code) => return refused(call, wanted, code),
     };
     let metadata = call.front.broker.metadata();
-    let groups = coordinator.groups();
+    let groups = match coordinator.state() {
+        Ok(groups) => groups,
+        Err(code) => return refused(call, wanted, code),
+    };
     let entry = groups.by_id.get(&*wanted.group_id);
     let member_id = wanted.member_id.as_deref().unwrap_or_default();
     let checked = entry.map_or(Ok(()), |it| it.group.check_fetch(member_id, wanted.member_epoch));
@@ -474,7 +477,7 @@ async fn delete_group(call: &Call, id: &str) -> Result<(), ErrorCode> {
     call.check(Operation::Delete, Resource::group(id))?;
     let coordinator = call.front.coordinator_of_any(id)?;
     let answer = {
-        let mut groups = coordinator.groups();
+        let mut groups = coordinator.state()?;
         if !existing(&groups, id)?.group.is_empty() {
             return Err(ErrorCode::NonEmptyGroup);
         }
@@ -543,10 +546,10 @@ fn resolve_delete(
 
 /// The topics of a request that members of the group read.
 fn subscribed_topics(
-    coordinator: &Coordinator,
+    coordinator: &Arc<GroupCoordinator>,
     request: &OffsetDeleteRequest,
 ) -> Result<BTreeSet<String>, ErrorCode> {
-    let groups = coordinator.groups();
+    let groups = coordinator.state()?;
     let entry = existing(&groups, &request.group_id)?;
     entry.group.check_offset_delete()?;
     let names = request.topics.iter().map(|topic| topic.name.to_string());

@@ -1,7 +1,7 @@
 //! The transactions that this node coordinates.
 //!
 //! A transactional id belongs to the partition of `__transaction_state` that it hashes to, and is
-//! coordinated by that partition's leader, whose epoch is the coordinator's. [`Transactions`]
+//! coordinated by that partition's leader, whose epoch is the coordinator's. [`TransactionState`]
 //! decides; here its records are written, and what comes of them is carried out: answers, and
 //! [`markers`] to the partitions of a transaction.
 
@@ -13,9 +13,8 @@ mod verify;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meridian_broker::coordinator::TransactionState;
 use meridian_protocol::ErrorCode;
-use meridian_protocol::records::Record;
-use meridian_storage::codec::DecodeError;
 use tokio::sync::oneshot;
 
 pub(super) use self::admin::{describe, list};
@@ -23,10 +22,8 @@ pub(super) use self::api::{add_offsets, add_partitions, end, init};
 pub use self::verify::Verifier;
 use super::Front;
 use super::internal_state::{InternalPartition, InternalPartitions, InternalState};
-use super::journal::Entry;
-use crate::transaction::{
-    Answer, CoordinatorError, Decision, Input, Output, TransactionLimits, Transactions,
-};
+use crate::background::Chore;
+use crate::transaction::{Answer, CoordinatorError, Input, Output, TransactionLimits};
 
 /// Where transactions are kept.
 pub(super) const TRANSACTIONS_TOPIC: &str = "__transaction_state";
@@ -39,12 +36,15 @@ const TICK_EVERY_LOOKS: u32 = 10;
 /// Who waits for an answer.
 pub(super) type Waiter = oneshot::Sender<Answer>;
 
-/// The coordinator of one partition's transactions, for as long as this node leads it.
-type Coordinator = InternalPartition<Transactions<Waiter>>;
+/// What one partition keeps.
+pub(super) type Kept = TransactionState<Waiter>;
 
-impl InternalState for Transactions<Waiter> {
+/// The coordinator of one partition's transactions, for as long as this node leads it.
+type Coordinator = InternalPartition<Kept>;
+
+impl InternalState for Kept {
     const TOPIC: &'static str = TRANSACTIONS_TOPIC;
-    type Effect = Vec<Output<Waiter>>;
+    const CHORE: Option<Chore> = None;
 
     fn empty(front: &Front) -> Self {
         let config = &front.config.transaction;
@@ -60,53 +60,13 @@ impl InternalState for Transactions<Waiter> {
         &front.transactions
     }
 
-    fn replay(&mut self, record: Record) -> Result<(), DecodeError> {
-        Self::replay(self, record.key.unwrap_or_default(), record.value)
-    }
-
-    fn on_loaded(&self) -> Option<Self::Effect> {
-        Some(Self::on_loaded(self).into_iter().map(Output::WriteMarkers).collect())
-    }
-
-    fn held_count(&self) -> usize {
-        self.count()
-    }
-
-    fn records(&self) -> Vec<Entry> {
-        Self::records(self).collect()
-    }
-
-    fn carry_out(front: &Arc<Front>, partition: &Arc<Coordinator>, effect: Self::Effect) {
-        for output in effect {
-            match output {
-                Output::Answer { waiter, answer } => {
-                    let _client_is_gone = waiter.send(answer);
-                }
-                Output::WriteMarkers(ending) => markers::deliver(front, partition, ending),
+    fn deliver(partition: &Arc<Coordinator>, outcome: Output<Waiter>) {
+        match outcome {
+            Output::Answer { waiter, answer } => {
+                let _client_is_gone = waiter.send(answer);
             }
+            Output::WriteMarkers(ending) => markers::deliver(partition, ending),
         }
-    }
-
-    fn refuse(effect: Self::Effect, code: ErrorCode) {
-        for output in effect {
-            if let Output::Answer { waiter, .. } = output {
-                let _client_is_gone = waiter.send(Err(unavailable(code)));
-            }
-        }
-    }
-}
-
-/// What a decision is to the partition that keeps it.
-fn written<W>(decision: Decision<W>) -> Option<(Vec<Entry>, Vec<Output<W>>)> {
-    (!decision.is_empty()).then_some((decision.records, decision.then))
-}
-
-/// Why a partition of transactions can't be asked.
-fn unavailable(code: ErrorCode) -> CoordinatorError {
-    match code {
-        ErrorCode::CoordinatorLoadInProgress => CoordinatorError::Loading,
-        ErrorCode::NotCoordinator => CoordinatorError::NotCoordinator,
-        _ => CoordinatorError::Unavailable,
     }
 }
 
@@ -119,8 +79,9 @@ impl Front {
     /// Asks the coordinator, which is here or nowhere; answers when what it decided is committed.
     async fn transact(self: &Arc<Self>, mut input: Input) -> Answer {
         let answer = {
+            let unavailable = CoordinatorError::of_code;
             let coordinator = self.transaction_coordinator(input.id()).map_err(unavailable)?;
-            let wants_id = coordinator.look(|it| it.wants_fresh_id(&input)).map_err(unavailable)?;
+            let wants_id = coordinator.state().map_err(unavailable)?.wants_fresh_id(&input);
             if wants_id
                 && let Input::Init { fresh_id, .. } | Input::End { fresh_id, .. } = &mut input
             {
@@ -129,7 +90,7 @@ impl Front {
             }
             let (waiter, answer) = oneshot::channel();
             let now_ms = self.broker.wall_time_ms();
-            coordinator.step(|it| written(it.step(now_ms, input, waiter)));
+            coordinator.state().map_err(unavailable)?.step(now_ms, input, waiter);
             answer
         };
         answer.await.unwrap_or(Err(CoordinatorError::NotCoordinator))
@@ -140,14 +101,15 @@ impl Front {
         let mut interval = crate::background::ticks(LOOK_EVERY);
         for look in (0..TICK_EVERY_LOOKS).cycle() {
             interval.tick().await;
-            let _loading_by_being_asked_for = self.internal_partitions::<Transactions<Waiter>>();
+            let _loading_by_being_asked_for = self.internal_partitions::<Kept>();
             if look > 0 {
                 continue;
             }
             let Some(now_ms) = self.broker.agreed_time_ms() else { continue };
-            for coordinator in self.transactions.serving(&self) {
-                coordinator.step(|it| written(it.tick(now_ms)));
-                coordinator.compact();
+            for coordinator in self.transactions.serving() {
+                if let Ok(mut transactions) = coordinator.state() {
+                    transactions.tick(now_ms);
+                }
             }
         }
     }

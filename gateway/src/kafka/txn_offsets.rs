@@ -18,7 +18,7 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::records::{BatchBuilder, NO_SEQUENCE};
 
-use super::coordinator::{Coordinator, GroupEntry, OFFSETS_TOPIC};
+use super::coordinator::{GroupCoordinator, GroupEntry, OFFSETS_TOPIC};
 use super::dispatch::Call;
 use super::group_state::Changes;
 use super::lookup::TopicKey;
@@ -111,10 +111,7 @@ async fn write(
         groups::caller(&request.member_id, &request.group_instance_id, request.generation_id);
     let producer_id = request.producer_id;
     let (number, staging, answer) = {
-        let mut groups = coordinator.groups();
-        if let Some(code) = groups.closed() {
-            return Err(code);
-        }
+        let mut groups = coordinator.state()?;
         check(call, groups.by_id.get_mut(&group), &caller, &changes)?;
         if changes.is_empty() {
             return Ok(());
@@ -126,13 +123,16 @@ async fn write(
         groups.entry(&group)?;
         let batch = batch(call, request, &changes)?;
         let number = groups.on_transactional_sent(producer_id, &group, changes);
-        (number, coordinator.stage(), coordinator.log.produce(vec![batch]))
+        (number, coordinator.around(), coordinator.log.produce(vec![batch]))
     };
     // Goes on if the client goes: what is in the log must be known here.
     let written = tokio::spawn(async move {
         let written = answer.await.unwrap_or(Err(ProduceError::InDoubt));
         let base_offset = written.as_ref().ok().map(|appended| appended.base_offset);
-        coordinator.groups().on_transactional_written(producer_id, number, base_offset);
+        // One that was closed knows nothing of it any more: the next one reads it.
+        if let Ok(mut groups) = coordinator.state() {
+            groups.on_transactional_written(producer_id, number, base_offset);
+        }
         drop(staging);
         written
     });
@@ -213,10 +213,9 @@ impl Front {
     }
 }
 
-fn on_marker(coordinator: &Coordinator, at: Offset, marker: &Marker) {
-    let mut groups = coordinator.groups();
+fn on_marker(coordinator: &Arc<GroupCoordinator>, at: Offset, marker: &Marker) {
     // Until the log has been read, its markers are found there.
-    if groups.is_loaded {
+    if let Ok(mut groups) = coordinator.state() {
         groups.on_marker(marker.producer_id, at, marker.commit);
     }
 }

@@ -1,15 +1,13 @@
 //! A broker of an internal partition: reads the log for its desk, and writes what that has decided.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::{Generation, Offset};
-use meridian_broker::coordination::group_state::Snapshot;
-use meridian_broker::coordination::journal::Entry;
-use meridian_broker::coordination::{self, shortening};
+use meridian_broker::coordination;
+use meridian_broker::coordinator::{AppendError, Input as Happening, LogView};
 use meridian_broker::partition::{
     Appended, InTransaction, Marker, ProduceError, Ticket, TransactionError, Verification,
     VerifyError,
@@ -27,30 +25,17 @@ use crate::desk::{Ask, Desk, DeskOutput, DeskTime, MarkerOrigin, Piece, Told, Tr
 use crate::net::Endpoint;
 use crate::read::{Purpose, answers};
 
-/// Bytes of what holds that are written once more at once.
-const PIECE_SIZE_BYTES: usize = 400;
-/// How long they are offered to a log that has no room for them.
-const BUSY_FOR: Duration = Duration::from_secs(1);
-
-/// How far all that holds of groups is written once more.
+/// What a broker knows of its desk.
 #[derive(Debug, Default)]
-pub(super) struct Shortening {
-    /// What is not in the log yet, while it is written.
-    pieces: Option<VecDeque<Vec<Entry>>>,
-    /// Where the log may start then.
-    start: Offset,
-    /// What is on its way of the first piece.
-    writing: Option<Vec<Entry>>,
-    /// A log without room is offered the next piece until then.
-    busy_until: Instant,
-    answer: Option<Result<Appended, ProduceError>>,
-}
-
-impl Shortening {
-    /// The next piece is in the log, or is not.
-    pub(super) fn on_answer(&mut self, result: Result<Appended, ProduceError>) {
-        self.answer = Some(result);
-    }
+pub(super) struct AtDesk {
+    /// What has happened in the log that the desk has not heard of.
+    happenings: VecDeque<Happening>,
+    /// From where on the log is being read.
+    reading: Option<Offset>,
+    /// Batches of transactions on their way, of desks that were given up too.
+    batch_count: usize,
+    /// How many desks there have been before this one.
+    pub(super) desk_count: u64,
 }
 
 /// What a node is to do for coordinators, and for those who ask them.
@@ -113,11 +98,11 @@ impl Broker {
             }
             return self.on_produce(now, health, asker, batch, records, out);
         }
-        self.at_desk(now, health, out, |desk, time, outputs| desk.ask(time, asker, ask, outputs));
+        self.have_desk(now, health, out, |desk, time, outputs| desk.ask(time, asker, ask, outputs));
     }
 
     /// Has the desk act, if this broker serves, and carries out what follows.
-    fn at_desk(
+    fn have_desk(
         &mut self,
         now: Instant,
         health: &SlotHealth,
@@ -147,7 +132,7 @@ impl Broker {
         let act = |desk: &mut Desk, time, outputs: &mut Vec<DeskOutput>| {
             desk.verify(time, verification, waiter, outputs);
         };
-        self.at_desk(now, health, out, act);
+        self.have_desk(now, health, out, act);
     }
 
     /// A coordinator has a transaction ended here.
@@ -181,7 +166,7 @@ impl Broker {
 
     /// Whether the desk, if there is one, is served and has nothing under way.
     pub(crate) fn is_desk_idle(&self) -> bool {
-        self.desk.as_ref().is_none_or(|desk| desk.is_loaded && desk.is_idle())
+        self.desk.as_ref().is_none_or(|desk| desk.is_serving() && desk.is_idle())
     }
 
     fn desk_time(&self, now: Instant) -> DeskTime {
@@ -199,9 +184,7 @@ impl Broker {
         if self.desk.is_none() || !self.is_serving() {
             return;
         }
-        self.load_desk(now, out);
         let time = self.desk_time(now);
-        self.move_log_start(now, health, out);
         let Some(desk) = &mut self.desk else { return };
         let mut outputs = Vec::new();
         if desk.wants_ids() && self.fresh_id.is_none() {
@@ -209,35 +192,41 @@ impl Broker {
         }
         desk.tick(time, &mut outputs);
         self.carry_out_desk(now, health, outputs, out);
-        self.write_desk(now, health, out);
-        self.compact_desk(now, health, out);
+        self.at_desk.happenings.push_back(Happening::Wake);
+        while let Some(happening) = self.at_desk.happenings.pop_front() {
+            let Some(log) = self.log_view() else { return };
+            let Some(desk) = &mut self.desk else { return };
+            let mut outputs = Vec::new();
+            desk.on_happening(now, log, happening, &mut outputs);
+            self.carry_out_desk(now, health, outputs, out);
+            if self.desk.as_ref().is_some_and(Desk::is_over) {
+                self.clear_desk();
+            }
+        }
     }
 
-    fn load_desk(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
-        loop {
-            let time = self.desk_time(now);
-            let (Some(desk), Some(partition)) = (&mut self.desk, self.replica.partition()) else {
-                return;
-            };
-            if desk.is_loaded || desk.is_reading {
-                return;
-            }
-            let Some(mark) = partition.leader().mark() else { return };
-            desk.read_to = desk.read_to.max(partition.leader().log_start_offset());
-            let from = desk.read_to;
-            if from >= mark.high_watermark {
-                return desk.on_loaded(time);
-            }
-            if let Some(pieces) = partition.tail().read(from, FETCH_SIZE_BYTES_MAX as usize) {
-                self.replay_desk(pieces.concat().into(), out);
-                continue;
-            }
-            desk.is_reading = true;
-            let Some(request) = self.records_request(from, mark) else {
-                return self.broken(format!("no generation holds offset {from}"), out);
-            };
-            return self.ask(now, Purpose::Load { from }, request, out);
+    fn log_view(&self) -> Option<LogView> {
+        let Some(partition) = self.replica.partition() else { return None };
+        Some(LogView {
+            start: partition.leader().log_start_offset(),
+            high_watermark: partition.high_watermark(),
+            is_serving: self.is_serving(),
+            has_others: self.at_desk.batch_count > 0,
+            rests: self.chores_are_off(),
+        })
+    }
+
+    fn read_for_desk(&mut self, now: Instant, from: Offset, out: &mut Vec<BrokerOutput>) {
+        let Some(partition) = self.replica.partition() else { return };
+        if let Some(pieces) = partition.tail().read(from, FETCH_SIZE_BYTES_MAX as usize) {
+            return self.on_read_for_desk(from, pieces.concat().into(), out);
         }
+        let Some(mark) = partition.leader().mark() else { return };
+        let Some(request) = self.records_request(from, mark) else {
+            return self.broken(format!("no generation holds offset {from}"), out);
+        };
+        self.at_desk.reading = Some(from);
+        self.ask(now, Purpose::Load { from }, request, out);
     }
 
     /// Takes what was read for the desk.
@@ -249,168 +238,36 @@ impl Broker {
         (request, blobs): (&Read, &[Blob]),
         out: &mut Vec<BrokerOutput>,
     ) {
-        match &mut self.desk {
-            Some(desk) if desk.is_reading && desk.read_to == from => desk.is_reading = false,
-            _ => return,
+        if self.at_desk.reading.take_if(|reading| *reading == from).is_none() {
+            return;
         }
         let records = answers(request, blobs).map(|blob| blob.payload.to_contiguous());
-        self.replay_desk(records.collect::<Vec<Bytes>>().concat().into(), out);
+        let bytes = records.collect::<Vec<Bytes>>().concat().into();
+        self.on_read_for_desk(from, bytes, out);
         self.tend_desk(now, health, out);
     }
 
-    fn replay_desk(&mut self, bytes: Bytes, out: &mut Vec<BrokerOutput>) {
-        let Some(desk) = &mut self.desk else { return };
-        let bytes = from_batch(bytes, desk.read_to);
-        let piece = Piece { from: desk.read_to, bytes: bytes.clone() };
-        desk.replay(bytes);
-        out.push(BrokerOutput::Shown(Shown::Log(piece)));
-    }
-
-    fn write_desk(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        loop {
-            let (Some(desk), Some(partition)) = (&mut self.desk, self.replica.partition_mut())
-            else {
-                return;
-            };
-            // Nothing else is written while all that holds is.
-            if desk.is_writing || self.shortening.pieces.is_some() {
-                return;
-            }
-            let mut outputs = Vec::new();
-            let records = match self.unwritten.take() {
-                Some(records) => Some(records),
-                None => desk.take(&mut outputs),
-            };
-            let Some(records) = records else { return };
-            desk.is_writing = true;
-            if records.is_empty() {
-                desk.on_written(partition.high_watermark(), &mut outputs);
-                self.carry_out_desk(now, health, outputs, out);
-                continue;
-            }
-            self.unwritten = Some(records.clone());
-            let batches = coordination::batches(0, records);
-            let waiter = Waiter::Desk(self.desk_count, ForDesk::Decisions);
-            let mut appended = Vec::new();
-            partition.produce(now, health, batches, waiter, &mut appended);
-            self.carry_out_desk(now, health, outputs, out);
-            return self.carry_out_partition(appended, out);
-        }
+    fn on_read_for_desk(&mut self, from: Offset, bytes: Bytes, out: &mut Vec<BrokerOutput>) {
+        let bytes = from_batch(bytes, from);
+        self.at_desk.happenings.push_back(Happening::Read(Ok(bytes.clone())));
+        out.push(BrokerOutput::Shown(Shown::Log(Piece { from, bytes })));
     }
 
     /// What the desk has decided is in the log, or is not.
-    pub(super) fn on_desk_written(
-        &mut self,
-        result: Result<Appended, ProduceError>,
-        out: &mut Vec<BrokerOutput>,
-    ) {
-        let Some(desk) = &mut self.desk else { return };
-        match result {
-            Ok(appended) => {
-                self.unwritten = None;
-                let mut outputs = Vec::new();
-                desk.on_written(appended.base_offset, &mut outputs);
-                self.tell(outputs, out);
-            }
-            // Nothing was written: tried again.
-            Err(ProduceError::Put(PutError::Busy)) => desk.is_writing = false,
-            Err(_) => self.clear_desk(),
-        }
+    pub(super) fn on_desk_written(&mut self, result: Result<Appended, ProduceError>) {
+        let appended = result.map(|appended| appended.base_offset).map_err(|error| match error {
+            ProduceError::Put(PutError::Busy) => AppendError::Busy(ErrorCode::NotCoordinator),
+            _ => AppendError::Failed(ErrorCode::NotCoordinator),
+        });
+        self.at_desk.happenings.push_back(Happening::Appended(appended));
     }
 
     /// Gives the desk up: all of it is read anew.
-    pub(super) fn clear_desk(&mut self) {
-        self.unwritten = None;
-        self.shortening = Shortening::default();
+    fn clear_desk(&mut self) {
         self.desk = self.desk.as_ref().map(Desk::anew);
-        self.desk_count += 1;
+        let AtDesk { batch_count, desk_count, .. } = self.at_desk;
+        self.at_desk = AtDesk { batch_count, desk_count: desk_count + 1, ..AtDesk::default() };
         self.reads.retain(|_, task| !matches!(task.purpose(), Some(Purpose::Load { .. })));
-    }
-
-    /// Shortens the log if it is worth it, in the way of `kafka/offset_compaction.rs`.
-    fn compact_desk(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        self.take_shortening_answer(now, out);
-        let rests = self.rests(now, Chore::Shortening);
-        let (Some(desk), Some(partition)) = (&mut self.desk, self.replica.partition_mut()) else {
-            return;
-        };
-        if self.shortening.pieces.is_none() {
-            let log_start = partition.leader().log_start_offset();
-            if rests {
-                return;
-            }
-            let snapshot = desk.begin_compaction(log_start, partition.high_watermark());
-            let Some(Snapshot { records, start }) = snapshot else { return };
-            out.push(BrokerOutput::Shown(Shown::Begun(Chore::Shortening)));
-            let pieces = shortening::pieces(records, PIECE_SIZE_BYTES).into();
-            let busy_until = now + BUSY_FOR;
-            self.shortening =
-                Shortening { pieces: Some(pieces), start, busy_until, ..Shortening::default() };
-        }
-        let Shortening { pieces: Some(pieces), writing: None, start, .. } = &mut self.shortening
-        else {
-            return;
-        };
-        let records = loop {
-            let Some(piece) = pieces.front() else {
-                let start = desk.start_of(*start);
-                if start <= partition.leader().log_start_offset() {
-                    return self.give_up_shortening(now, out);
-                }
-                self.trim_to = Some(start);
-                self.shortening = Shortening::default();
-                return;
-            };
-            let records = desk.still_holding(piece);
-            if !records.is_empty() {
-                break records;
-            }
-            pieces.pop_front();
-        };
-        let batches = coordination::batches(0, records.clone());
-        self.shortening.writing = Some(records);
-        let waiter = Waiter::Desk(self.desk_count, ForDesk::Snapshot);
-        let mut appended = Vec::new();
-        partition.produce(now, health, batches, waiter, &mut appended);
-        self.carry_out_partition(appended, out);
-    }
-
-    /// A piece is in the log once more, or is not.
-    fn take_shortening_answer(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
-        let Some(answer) = self.shortening.answer.take() else { return };
-        let records = self.shortening.writing.take().unwrap_or_default();
-        match answer {
-            Ok(appended) => {
-                if let Some(desk) = &mut self.desk {
-                    desk.on_piece_written(appended.base_offset, &records);
-                }
-                self.shortening.busy_until = now + BUSY_FOR;
-                if let Some(pieces) = &mut self.shortening.pieces {
-                    pieces.pop_front();
-                }
-            }
-            // Nothing was written.
-            Err(ProduceError::Put(PutError::Busy)) if now < self.shortening.busy_until => {}
-            Err(_) => self.give_up_shortening(now, out),
-        }
-    }
-
-    fn give_up_shortening(&mut self, now: Instant, out: &mut Vec<BrokerOutput>) {
-        self.shortening = Shortening::default();
-        self.desk.iter_mut().for_each(Desk::end_compaction);
-        self.chore_is_refused(now, Chore::Shortening, out);
-    }
-
-    /// All that holds is in the log once more: it starts there.
-    fn move_log_start(&mut self, now: Instant, health: &SlotHealth, out: &mut Vec<BrokerOutput>) {
-        let Some(before) = self.trim_to.take() else { return };
-        if self.trim(now, health, before, out) {
-            self.desk.iter_mut().for_each(Desk::end_compaction);
-            self.chore_is_done(Chore::Shortening);
-            out.push(BrokerOutput::Shown(Shown::Shortened));
-        } else {
-            self.give_up_shortening(now, out);
-        }
     }
 
     /// A marker is in the log here, or is not.
@@ -438,10 +295,14 @@ impl Broker {
     /// A batch of a transaction is in the log, or is not.
     pub(super) fn on_desk_appended(
         &mut self,
-        number: u64,
+        (of_desk, number): (u64, u64),
         result: Result<Appended, ProduceError>,
         out: &mut Vec<BrokerOutput>,
     ) {
+        self.at_desk.batch_count = self.at_desk.batch_count.saturating_sub(1);
+        if of_desk != self.at_desk.desk_count {
+            return;
+        }
         let Some(desk) = &mut self.desk else { return };
         let mut outputs = Vec::new();
         let code = |error: ProduceError| {
@@ -461,14 +322,30 @@ impl Broker {
     ) {
         let mut told = Vec::new();
         for output in outputs {
-            let DeskOutput::Append(batch, number) = output else {
-                told.push(output);
-                continue;
+            let of_desk = self.at_desk.desk_count;
+            let (batches, of) = match output {
+                DeskOutput::Append(batch, number) => (vec![*batch], ForDesk::Batch(number)),
+                DeskOutput::Write(records) => {
+                    (coordination::batches(0, records), ForDesk::Decisions)
+                }
+                DeskOutput::Read(from) => {
+                    self.read_for_desk(now, from, out);
+                    continue;
+                }
+                DeskOutput::Trim(start) => {
+                    let is_done = self.trim(now, health, start, out);
+                    self.at_desk.happenings.push_back(Happening::Trimmed(is_done));
+                    continue;
+                }
+                other => {
+                    told.push(other);
+                    continue;
+                }
             };
-            let waiter = Waiter::Desk(self.desk_count, ForDesk::Batch(number));
             let Some(partition) = self.replica.partition_mut() else { continue };
+            self.at_desk.batch_count += usize::from(matches!(of, ForDesk::Batch(_)));
             let mut appended = Vec::new();
-            partition.produce(now, health, vec![*batch], waiter, &mut appended);
+            partition.produce(now, health, batches, Waiter::Desk(of_desk, of), &mut appended);
             self.carry_out_partition(appended, out);
         }
         self.tell(told, out);
@@ -476,7 +353,7 @@ impl Broker {
 
     fn tell(&mut self, outputs: Vec<DeskOutput>, out: &mut Vec<BrokerOutput>) {
         for output in outputs {
-            out.push(BrokerOutput::Coordinate(match output {
+            let what = match output {
                 DeskOutput::Tell(asker, told) => Coordinate::Tell(asker, told),
                 DeskOutput::Vouch(node, partition, generation, ticket, result) => {
                     Coordinate::Verified { node, partition, generation, ticket, result }
@@ -488,9 +365,25 @@ impl Broker {
                     self.fresh_id = None;
                     Coordinate::WantIds
                 }
-                // Only questions lead to it, and those are carried out with the partition at hand.
-                DeskOutput::Append(..) => continue,
-            }));
+                DeskOutput::SnapshotBegun => {
+                    out.push(BrokerOutput::Shown(Shown::Begun(Chore::Shortening)));
+                    continue;
+                }
+                DeskOutput::SnapshotDone => {
+                    out.push(BrokerOutput::Shown(Shown::Shortened));
+                    continue;
+                }
+                DeskOutput::SnapshotRefused => {
+                    out.push(BrokerOutput::Shown(Shown::Refused(Chore::Shortening)));
+                    continue;
+                }
+                // Carried out with the partition at hand.
+                DeskOutput::Append(..)
+                | DeskOutput::Write(_)
+                | DeskOutput::Read(_)
+                | DeskOutput::Trim(_) => continue,
+            };
+            out.push(BrokerOutput::Coordinate(what));
         }
     }
 }

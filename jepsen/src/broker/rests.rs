@@ -23,26 +23,20 @@ pub(super) struct Rests {
     pub(super) unput: Unput,
     packing: Rest,
     compaction: Rest,
-    shortening: Rest,
 }
 
 impl Rests {
-    pub(super) fn new(mutations: Mutations) -> Self {
-        let rest = |mutations| Rest::new(PAUSE_MIN, PAUSE_MAX, mutations);
-        Self {
-            are_off: false,
-            unput: Unput::default(),
-            packing: rest(Mutations::NONE),
-            compaction: rest(Mutations::NONE),
-            shortening: rest(mutations),
-        }
+    pub(super) fn new() -> Self {
+        let rest = || Rest::new(PAUSE_MIN, PAUSE_MAX, Mutations::NONE);
+        Self { are_off: false, unput: Unput::default(), packing: rest(), compaction: rest() }
     }
 
-    fn of(&mut self, chore: Chore) -> &mut Rest {
+    /// Coordinators have their own for their logs.
+    fn of(&mut self, chore: Chore) -> Option<&mut Rest> {
         match chore {
-            Chore::Packing => &mut self.packing,
-            Chore::Compaction => &mut self.compaction,
-            Chore::Shortening => &mut self.shortening,
+            Chore::Packing => Some(&mut self.packing),
+            Chore::Compaction => Some(&mut self.compaction),
+            Chore::Shortening => None,
         }
     }
 }
@@ -50,7 +44,12 @@ impl Rests {
 impl Broker {
     /// Whether a chore is left alone for now.
     pub(super) fn rests(&mut self, now: Instant, chore: Chore) -> bool {
-        self.rests.are_off || self.rests.of(chore).lasts(now)
+        self.rests.are_off || self.rests.of(chore).is_some_and(|rest| rest.lasts(now))
+    }
+
+    /// Whether no chore is done for now.
+    pub(super) fn chores_are_off(&self) -> bool {
+        self.rests.are_off
     }
 
     /// Has chores done from now on, or not.
@@ -65,13 +64,17 @@ impl Broker {
         chore: Chore,
         out: &mut Vec<BrokerOutput>,
     ) {
-        self.rests.of(chore).on_refused(now);
+        if let Some(rest) = self.rests.of(chore) {
+            rest.on_refused(now);
+        }
         out.push(BrokerOutput::Shown(Shown::Refused(chore)));
     }
 
     /// It was done.
     pub(super) fn chore_is_done(&mut self, chore: Chore) {
-        self.rests.of(chore).on_done();
+        if let Some(rest) = self.rests.of(chore) {
+            rest.on_done();
+        }
     }
 
     /// Reads that are under way, and bytes that are in doubt.

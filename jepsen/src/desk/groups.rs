@@ -3,16 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
-use meridian_broker::coordination::group_state::{
-    Changes, Effect, Groups, Loading, Outcome, Snapshot,
-};
-use meridian_broker::coordination::journal::{Entry, Write};
+use meridian_broker::coordination::group_state::{Changes, Groups, Outcome};
 use meridian_broker::coordination::offset_record::{self, Committed, OffsetKey};
 use meridian_broker::coordination::{AnyGroup, Limits, own_batch};
+use meridian_broker::coordinator::Coordinator;
 use meridian_broker::group::consumer::{
     ConsumerGroupError, ConsumerHeartbeat, ConsumerReply, JOIN_EPOCH, TopicCount, Topics,
     TopicsVersion,
@@ -23,7 +20,7 @@ use meridian_protocol::ErrorCode;
 use meridian_protocol::records::{BatchBuilder, NO_SEQUENCE};
 use meridian_storage::mutation::Mutations;
 
-use super::{Ask, DeskOutput, DeskTime, OfTransaction, Told};
+use super::{Ask, DeskOutput, DeskTime, OfTransaction, Told, config, settled};
 use crate::broker::Asker;
 
 /// After this long without a word a member is dropped.
@@ -37,8 +34,6 @@ const TICK_EVERY: Duration = Duration::from_millis(50);
 /// How often, and when, offsets expire of groups without members.
 const EXPIRE_EVERY: Duration = Duration::from_millis(500);
 const RETENTION_MS: i64 = 1_000;
-/// Bytes of our own records written at once: less than may be in doubt.
-const BATCH_SIZE_BYTES: usize = 1_500;
 
 /// A step of a group in one partition: what lies between two positions has been worked on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,9 +105,7 @@ pub(super) enum Waiter {
 }
 
 pub(super) struct GroupDesk {
-    groups: Groups<Waiter>,
-    loading: Loading,
-    taken: Vec<Write<Effect<Waiter>>>,
+    pub(super) coordinator: Coordinator<Groups<Waiter>>,
     /// Who waits for positions on their way into a transaction of a producer.
     appending: BTreeMap<u64, (Asker, i64)>,
     tick_at: Instant,
@@ -121,22 +114,13 @@ pub(super) struct GroupDesk {
 
 impl GroupDesk {
     pub(super) fn new(mutations: Mutations) -> Self {
+        let groups = Groups::new(Limits::small(GROUP_SESSION, mutations));
         Self {
-            groups: Groups::new(Limits::small(GROUP_SESSION, mutations), false),
-            loading: Loading::default(),
-            taken: Vec::new(),
+            coordinator: Coordinator::new(groups, config(mutations)),
             appending: BTreeMap::new(),
             tick_at: Instant::ZERO,
             expire_at: Instant::ZERO,
         }
-    }
-
-    pub(super) fn replay(&mut self, bytes: Bytes, from: Offset) -> Offset {
-        self.loading.replay(&mut self.groups, bytes, from)
-    }
-
-    pub(super) fn on_loaded(&mut self, time: DeskTime) {
-        std::mem::take(&mut self.loading).finish(&mut self.groups, time.now);
     }
 
     pub(super) fn ask(
@@ -146,30 +130,31 @@ impl GroupDesk {
         ask: Ask,
         out: &mut Vec<DeskOutput>,
     ) {
+        let Ok(groups) = self.coordinator.serving_mut() else { return };
         let answered = match ask {
             Ask::Join(id, join) => {
                 let mut outputs = Vec::new();
-                if let Ok(entry) = self.groups.entry(&id)
+                if let Ok(entry) = groups.entry(&id)
                     && let Ok(group) = entry.classic(time.now)
                 {
                     group.join(time.now, join, Waiter::Plain(asker), &mut outputs);
                 }
-                self.groups.tell(&id, outputs, time.now_ms());
+                groups.tell(&id, outputs, time.now_ms());
                 None
             }
             Ask::Sync(id, sync) => {
                 let mut outputs = Vec::new();
-                match self.groups.by_id.get_mut(&id).map(|entry| &mut entry.group) {
+                match groups.by_id.get_mut(&id).map(|entry| &mut entry.group) {
                     Some(AnyGroup::Classic(group)) => {
                         group.sync(time.now, sync, Waiter::Plain(asker), &mut outputs);
-                        self.groups.tell(&id, outputs, time.now_ms());
+                        groups.tell(&id, outputs, time.now_ms());
                         None
                     }
                     _ => Some(Told::Synced(Err(GroupError::UnknownMember))),
                 }
             }
             Ask::Heartbeat(id, caller) => {
-                let judged = match self.groups.by_id.get_mut(&id).map(|entry| &mut entry.group) {
+                let judged = match groups.by_id.get_mut(&id).map(|entry| &mut entry.group) {
                     Some(AnyGroup::Classic(group)) => group.heartbeat(time.now, &caller),
                     _ => Err(GroupError::UnknownMember),
                 };
@@ -177,14 +162,14 @@ impl GroupDesk {
             }
             Ask::Leave(id, member_id) => {
                 let mut outputs = Vec::new();
-                if let Some(entry) = self.groups.by_id.get_mut(&id)
+                if let Some(entry) = groups.by_id.get_mut(&id)
                     && let AnyGroup::Classic(group) = &mut entry.group
                 {
                     // Who is gone already has left.
                     let _gone = group.leave(time.now, &member_id, None, &mut outputs);
                 }
-                self.groups.tell(&id, outputs, time.now_ms());
-                self.groups.when_settled(&id, Waiter::Plain(asker));
+                groups.tell(&id, outputs, time.now_ms());
+                groups.when_settled(&id, Waiter::Plain(asker));
                 None
             }
             Ask::Beat(id, beat) => self.beat(time, asker, &id, beat),
@@ -196,7 +181,8 @@ impl GroupDesk {
             Ask::Transact(_) | Ask::Append(..) => None,
         };
         out.extend(answered.map(|told| DeskOutput::Tell(asker, told)));
-        self.deliver(out);
+        let outcomes = settled(&mut self.coordinator);
+        Self::deliver(outcomes, out);
     }
 
     fn beat(
@@ -206,19 +192,20 @@ impl GroupDesk {
         id: &str,
         beat: ConsumerHeartbeat,
     ) -> Option<Told> {
-        if beat.epoch != JOIN_EPOCH && !self.groups.by_id.contains_key(id) {
+        let groups = self.coordinator.serving_mut().ok()?;
+        if beat.epoch != JOIN_EPOCH && !groups.by_id.contains_key(id) {
             return Some(Told::Beat(Err(ErrorCode::UnknownMemberId)));
         }
-        let group = match self.groups.entry(id).map(|entry| entry.consumer()) {
+        let group = match groups.entry(id).map(|entry| entry.consumer()) {
             Ok(Some(group)) => group,
             Ok(None) => return Some(Told::Beat(Err(ErrorCode::GroupIdNotFound))),
             Err(code) => return Some(Told::Beat(Err(code))),
         };
         let reply = group.heartbeat(time.now, beat, &OneTopic);
-        self.groups.tell(id, Vec::new(), time.now_ms());
+        groups.tell(id, Vec::new(), time.now_ms());
         match reply {
             Ok(reply) => {
-                self.groups.when_settled(id, Waiter::Beat(asker, reply));
+                groups.when_settled(id, Waiter::Beat(asker, reply));
                 None
             }
             Err(error) => Some(Told::Beat(Err(code_of_consumer(&error)))),
@@ -235,20 +222,22 @@ impl GroupDesk {
     ) -> Option<Told> {
         let committed = position.committed(caller, time.now_ms());
         let changes = vec![(key(position.index), Some(committed))];
-        let entry = self.groups.entry(&id).ok()?;
+        let groups = self.coordinator.serving_mut().ok()?;
+        let entry = groups.entry(&id).ok()?;
         if let Err(code) = entry.check_commit(time.now, caller, true, &changes) {
             return Some(Told::Done(Err(code)));
         }
-        self.groups.write_offsets(&id, changes, Some(Waiter::Plain(asker)));
+        groups.write_offsets(&id, changes, Some(Waiter::Plain(asker)));
         None
     }
 
     /// As OffsetFetch does with `require_stable`: nothing while one of them is not stable.
     fn positions(&mut self, time: DeskTime, id: &str) -> Option<Told> {
-        if !self.groups.pending.keys_of(id).is_empty() {
+        let groups = self.coordinator.serving().ok()?;
+        if !groups.pending.keys_of(id).is_empty() {
             return Some(Told::Done(Err(ErrorCode::UnstableOffsetCommit)));
         }
-        let entry = self.groups.by_id.get(id);
+        let entry = groups.by_id.get(id);
         let held = entry.into_iter().flat_map(|entry| entry.offsets());
         let positions = held.map(|(key, committed)| (key.index, committed.offset as u64)).collect();
         Some(Told::Positions(positions, time.generation))
@@ -265,17 +254,18 @@ impl GroupDesk {
     ) -> Option<Told> {
         let committed = position.committed(&caller, time.now_ms());
         let changes: Changes = vec![(key(position.index), Some(committed))];
-        let entry = self.groups.entry(&group).ok()?;
+        let groups = self.coordinator.serving_mut().ok()?;
+        let entry = groups.entry(&group).ok()?;
         match entry.check_commit(time.now, &caller, true, &changes) {
             Ok(()) | Err(ErrorCode::RebalanceInProgress) => {}
             Err(code) => return Some(Told::Done(Err(code))),
         }
-        if self.groups.is_removing(&group) {
+        if groups.is_removing(&group) {
             return Some(Told::Done(Err(ErrorCode::CoordinatorLoadInProgress)));
         }
         let producer_id = of.producer.id;
         let batch = transactional(&group, &changes, of);
-        let number = self.groups.on_transactional_sent(producer_id, &group, changes);
+        let number = groups.on_transactional_sent(producer_id, &group, changes);
         self.appending.insert(number, (asker, producer_id));
         out.push(DeskOutput::Append(Box::new(batch), number));
         None
@@ -288,68 +278,41 @@ impl GroupDesk {
         out: &mut Vec<DeskOutput>,
     ) {
         let Some((asker, producer_id)) = self.appending.remove(&number) else { return };
-        self.groups.on_transactional_written(producer_id, number, result.ok());
+        if let Ok(groups) = self.coordinator.serving_mut() {
+            groups.on_transactional_written(producer_id, number, result.ok());
+        }
         out.push(DeskOutput::Tell(asker, Told::Done(result.map(drop))));
     }
 
     pub(super) fn on_marker(&mut self, producer_id: i64, at: Offset, commit: bool) {
-        self.groups.on_marker(producer_id, at, commit);
-    }
-
-    pub(super) fn take(&mut self) -> Option<Vec<Entry>> {
-        self.taken = self.groups.take_writes(BATCH_SIZE_BYTES);
-        if self.taken.is_empty() {
-            return None;
+        // Until the log has been read, its markers are found there.
+        if let Ok(groups) = self.coordinator.serving_mut() {
+            groups.on_marker(producer_id, at, commit);
         }
-        Some(self.taken.iter().flat_map(|write| write.records.iter().cloned()).collect())
-    }
-
-    pub(super) fn on_written(&mut self, base_offset: Offset, out: &mut Vec<DeskOutput>) {
-        let writes = std::mem::take(&mut self.taken);
-        self.groups.on_committed(base_offset, writes);
-        self.deliver(out);
-    }
-
-    pub(super) fn begin_compaction(&mut self, start: Offset, end: Offset) -> Option<Snapshot> {
-        self.groups.begin_compaction(start, end, |_| false)
-    }
-
-    pub(super) fn still_holding(&self, records: &[Entry]) -> Vec<Entry> {
-        self.groups.still_holding(records)
-    }
-
-    pub(super) fn on_piece_written(&mut self, at: Offset, records: &[Entry]) {
-        self.groups.on_piece_written(at, records);
-    }
-
-    pub(super) fn start_of(&self, snapshot_start: Offset) -> Offset {
-        self.groups.start_of(snapshot_start)
-    }
-
-    pub(super) fn end_compaction(&mut self) {
-        self.groups.end_compaction();
     }
 
     pub(super) fn tick(&mut self, time: DeskTime, out: &mut Vec<DeskOutput>) {
+        let Ok(groups) = self.coordinator.serving_mut() else { return };
         if time.now < self.tick_at {
             return;
         }
         self.tick_at = time.now + TICK_EVERY;
-        self.groups.tick(time.now, time.now_ms());
+        groups.tick(time.now, time.now_ms());
         if time.now >= self.expire_at {
             self.expire_at = time.now + EXPIRE_EVERY;
             let name = |_| Some("input".to_owned());
-            self.groups.expire(time.now_ms(), RETENTION_MS, name);
+            groups.expire(time.now_ms(), RETENTION_MS, name);
         }
-        self.deliver(out);
+        let outcomes = settled(&mut self.coordinator);
+        Self::deliver(outcomes, out);
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.appending.is_empty() && self.taken.is_empty()
+        self.appending.is_empty() && self.coordinator.is_settled()
     }
 
-    fn deliver(&mut self, out: &mut Vec<DeskOutput>) {
-        for outcome in self.groups.take_outcomes() {
+    pub(super) fn deliver(outcomes: Vec<Outcome<Waiter>>, out: &mut Vec<DeskOutput>) {
+        for outcome in outcomes {
             let (waiter, told) = match outcome {
                 Outcome::Member(Output::Joined(waiter, result)) => (waiter, Told::Joined(result)),
                 Outcome::Member(Output::Synced(waiter, result)) => (waiter, Told::Synced(result)),

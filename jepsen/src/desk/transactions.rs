@@ -3,27 +3,21 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
-use meridian_base::position::Offset;
-use meridian_broker::coordination::journal::{Entry, Journal, Write};
-use meridian_broker::coordination::records_in;
+use meridian_broker::coordinator::{Coordinator, TransactionState};
 use meridian_broker::partition::{Marker, TransactionVersion, Verification, VerifyError};
 use meridian_broker::transaction::{
-    Answer, CoordinatorError, Decision, Ending, Input, Output, Producer, TransactionLimits,
-    Transactions,
+    Answer, CoordinatorError, Ending, Input, Output, Producer, TransactionLimits,
 };
-use meridian_storage::mutation::{Mutation, Mutations};
+use meridian_storage::mutation::Mutations;
 
-use super::{DeskOutput, DeskTime, Told, TransactionWaiter};
+use super::{DeskOutput, DeskTime, Told, TransactionWaiter, config, settled};
 
 /// How often deadlines are looked at.
 const TICK_EVERY: Duration = Duration::from_millis(100);
 /// After this long a leader is sent a marker again.
 const MARK_AGAIN_AFTER: Duration = Duration::from_millis(150);
-/// Bytes of our own records written at once: less than may be in doubt.
-const BATCH_SIZE_BYTES: usize = 1_500;
 
 type Outputs = Vec<Output<TransactionWaiter>>;
 
@@ -37,9 +31,7 @@ struct Marking {
 }
 
 pub(super) struct TransactionDesk {
-    transactions: Transactions<TransactionWaiter>,
-    journal: Journal<Outputs>,
-    taken: Vec<Write<Outputs>>,
+    pub(super) coordinator: Coordinator<TransactionState<TransactionWaiter>>,
     /// Decided, and to be told to partitions.
     ending: Vec<Ending>,
     marking: BTreeMap<u64, Marking>,
@@ -51,9 +43,7 @@ impl TransactionDesk {
     pub(super) fn new(mutations: Mutations) -> Self {
         let limits = TransactionLimits { mutations, ..TransactionLimits::default() };
         Self {
-            transactions: Transactions::new(limits),
-            journal: Journal::default(),
-            taken: Vec::new(),
+            coordinator: Coordinator::new(TransactionState::new(limits), config(mutations)),
             ending: Vec::new(),
             marking: BTreeMap::new(),
             next_number: 0,
@@ -66,17 +56,6 @@ impl TransactionDesk {
         Self { next_number: self.next_number, ..Self::new(mutations) }
     }
 
-    pub(super) fn replay(&mut self, bytes: Bytes, from: Offset) -> Offset {
-        records_in(bytes, from, |_, record| {
-            let read = self.transactions.replay(record.key.unwrap_or_default(), record.value);
-            read.expect("a record of ours");
-        })
-    }
-
-    pub(super) fn on_loaded(&mut self, _time: DeskTime) {
-        self.ending = self.transactions.on_loaded();
-    }
-
     pub(super) fn step(
         &mut self,
         time: DeskTime,
@@ -84,7 +63,8 @@ impl TransactionDesk {
         waiter: TransactionWaiter,
         out: &mut Vec<DeskOutput>,
     ) {
-        if self.transactions.wants_fresh_id(&input)
+        let Ok(transactions) = self.coordinator.serving_mut() else { return };
+        if transactions.wants_fresh_id(&input)
             && let Input::Init { fresh_id, .. } | Input::End { fresh_id, .. } = &mut input
         {
             out.push(DeskOutput::WantIds);
@@ -93,8 +73,9 @@ impl TransactionDesk {
             }
             *fresh_id = time.fresh_id;
         }
-        let decision = self.transactions.step(time.now_ms(), input, waiter);
-        self.push(decision);
+        transactions.step(time.now_ms(), input, waiter);
+        let outcomes = settled(&mut self.coordinator);
+        self.deliver(outcomes, out);
     }
 
     pub(super) fn verify(
@@ -116,39 +97,9 @@ impl TransactionDesk {
         self.step(time, input, waiter, out);
     }
 
-    fn push(&mut self, Decision { records, then }: Decision<TransactionWaiter>) {
-        if !records.is_empty() || !then.is_empty() {
-            self.journal.push(Write { records, effect: then });
-        }
-    }
-
-    pub(super) fn take(
-        &mut self,
-        mutations: Mutations,
-        out: &mut Vec<DeskOutput>,
-    ) -> Option<Vec<Entry>> {
-        self.taken = self.journal.take(BATCH_SIZE_BYTES);
-        if self.taken.is_empty() {
-            return None;
-        }
-        if Mutation::MarkerBeforeRecord.active(mutations) {
-            let effects: Outputs =
-                self.taken.iter_mut().flat_map(|it| std::mem::take(&mut it.effect)).collect();
-            self.carry_out(effects, out);
-        }
-        Some(self.taken.iter().flat_map(|write| write.records.iter().cloned()).collect())
-    }
-
-    pub(super) fn on_written(&mut self, out: &mut Vec<DeskOutput>) {
-        self.journal.on_committed();
-        for write in std::mem::take(&mut self.taken) {
-            self.carry_out(write.effect, out);
-        }
-    }
-
-    fn carry_out(&mut self, outputs: Outputs, out: &mut Vec<DeskOutput>) {
-        for output in outputs {
-            match output {
+    pub(super) fn deliver(&mut self, outcomes: Outputs, out: &mut Vec<DeskOutput>) {
+        for outcome in outcomes {
+            match outcome {
                 Output::Answer { waiter, answer } => tell(waiter, answer, out),
                 Output::WriteMarkers(ending) => self.ending.push(ending),
             }
@@ -185,12 +136,16 @@ impl TransactionDesk {
         let done: Vec<u64> = self.marking.iter().filter_map(is_done).collect();
         for number in done {
             let Some(Marking { id, producer, .. }) = self.marking.remove(&number) else { continue };
-            let decision = self.transactions.on_ended(time.now_ms(), &id, producer);
-            self.push(decision);
+            if let Ok(transactions) = self.coordinator.serving_mut() {
+                transactions.on_ended(time.now_ms(), &id, producer);
+            }
         }
     }
 
     pub(super) fn tick(&mut self, time: DeskTime, out: &mut Vec<DeskOutput>) {
+        if self.coordinator.serving().is_err() {
+            return;
+        }
         self.begin_marking(time);
         self.end_marking(time);
         for (number, marking) in &mut self.marking {
@@ -202,13 +157,17 @@ impl TransactionDesk {
         }
         if time.now >= self.tick_at {
             self.tick_at = time.now + TICK_EVERY;
-            let decision = self.transactions.tick(time.now_ms());
-            self.push(decision);
+            if let Ok(transactions) = self.coordinator.serving_mut() {
+                transactions.tick(time.now_ms());
+            }
         }
+        let outcomes = settled(&mut self.coordinator);
+        self.deliver(outcomes, out);
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.transactions.all().all(|(_, transaction)| transaction.open().is_none())
+        let known = self.coordinator.serving();
+        known.is_ok_and(|it| it.all().all(|(_, transaction)| transaction.open().is_none()))
     }
 }
 

@@ -9,8 +9,8 @@ use meridian_protocol::messages::ConsumerProtocolSubscription;
 
 use super::group_record::{self, ClassicRecord, ConsumerRecord};
 use super::group_state::Changes;
-use super::journal::Entry;
 use super::offset_record::OffsetKey;
+use crate::coordinator::queue::Entry;
 use crate::error;
 use crate::group::consumer::{ConsumerChange, ConsumerGroup, TopicPartition};
 use crate::group::{Caller, ClassicImage, Group, GroupState, Output};
@@ -196,6 +196,14 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(_) => Vec::new(),
             Self::Consumer(group) => consumer_entries(id, group.all(), 0).0,
+        }
+    }
+
+    /// How many those are.
+    pub(super) fn member_record_count(&self) -> usize {
+        match self {
+            Self::Classic(_) => 0,
+            Self::Consumer(group) => group.members().count(),
         }
     }
 }

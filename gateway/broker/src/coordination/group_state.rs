@@ -1,15 +1,16 @@
 //! What a coordinator holds of its groups, and how changes of it reach the log.
 //!
-//! A decision of a group takes effect in memory at once, and its record is pushed to the
-//! [`Journal`]; nobody is told of it before the record is committed. If it cannot be, the whole
-//! coordinator is given up and loaded anew, so that memory is never ahead of the log for long.
+//! A decision of a group takes effect in memory at once, and its record is queued by the
+//! [`Coordinator`](crate::coordinator::Coordinator); nobody is told of it before the record is committed. If it cannot
+//! be, the whole coordinator is given up and loaded anew, so that memory is never ahead of the log for long.
 //! Committed offsets are the other way round: they are in memory once they are committed. Which of
 //! two counts is decided by where they are in the log, not by when they are heard of, so that a
 //! coordinator that loads the log holds what one that wrote it holds.
 
-mod compaction;
 mod expiry;
+mod kept;
 mod loading;
+mod snapshot;
 #[cfg(test)]
 mod tests;
 
@@ -17,19 +18,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use meridian_base::env::Instant;
-use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
 use meridian_protocol::ErrorCode;
 use meridian_storage::mutation::Mutation;
 
-pub use self::compaction::Snapshot;
-use self::compaction::SnapshotState;
-pub use self::loading::Loading;
+use self::loading::Loading;
+pub use self::snapshot::SnapshotPlace;
+use self::snapshot::SnapshotState;
 use super::Limits;
 use super::any_group::AnyGroup;
-use super::journal::{Entry, Journal, Write, WriteNumber, entry_size_bytes};
 use super::offset_record::{self, Committed, OffsetKey};
 use super::pending_offsets::{Decided, PendingOffsets, Staged};
+use crate::coordinator::queue::{Entry, Write, entry_size_bytes};
 use crate::group::consumer::ConsumerGroup;
 use crate::group::{Caller, ClassicImage, Group, Output};
 
@@ -131,11 +131,6 @@ impl<W> GroupEntry<W> {
         if is_taken { Ok(()) } else { checked }
     }
 
-    /// Forgets the positions in topics that are gone.
-    fn forget_topics(&mut self, is_gone: impl Fn(TopicId) -> bool) {
-        self.offsets.retain(|key, _| !is_gone(key.topic));
-    }
-
     /// Applies a record of the log, in whatever order commits are heard of.
     fn apply(&mut self, at: Offset, key: OffsetKey, committed: Option<Committed>) {
         if self.offsets.get(&key).is_some_and(|written| at < written.at) {
@@ -210,6 +205,18 @@ impl<W> GroupEntry<W> {
     }
 }
 
+/// The number of a decision, in order; zero is before the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct WriteNumber(u64);
+
+/// What was decided, until the coordinator takes it; and how much of all that is committed.
+#[derive(Debug)]
+struct Decisions<W> {
+    writes: Vec<Write<Effect<W>>>,
+    pushed: WriteNumber,
+    committed: WriteNumber,
+}
+
 /// The groups of one partition. `W` names whoever waits for an answer.
 #[derive(Debug)]
 pub struct Groups<W> {
@@ -218,33 +225,30 @@ pub struct Groups<W> {
     limits: Limits,
     /// Those with deadlines to look at.
     active: BTreeSet<String>,
-    /// Whether the log has been read.
-    pub is_loaded: bool,
+    loading: Loading,
     snapshot: SnapshotState,
     /// The offset after the last record that was heard of.
     heard_to: Offset,
-    journal: Journal<Effect<W>>,
+    decisions: Decisions<W>,
     /// What transactions that are still open have committed.
     pub pending: PendingOffsets,
     outcomes: Vec<Outcome<W>>,
-    /// Why this coordinator was given up.
-    closed: Option<ErrorCode>,
 }
 
 impl<W> Groups<W> {
-    /// No groups, as far as is known: `is_loaded` if the log says so.
-    pub fn new(limits: Limits, is_loaded: bool) -> Self {
+    /// No groups: what an empty log says.
+    pub fn new(limits: Limits) -> Self {
+        let (pushed, committed) = (WriteNumber::default(), WriteNumber::default());
         Self {
             by_id: BTreeMap::new(),
             limits,
             active: BTreeSet::new(),
-            is_loaded,
-            snapshot: SnapshotState::new(limits),
+            loading: Loading::default(),
+            snapshot: SnapshotState::default(),
             heard_to: Offset::ZERO,
-            journal: Journal::default(),
+            decisions: Decisions { writes: Vec::new(), pushed, committed },
             pending: PendingOffsets::default(),
             outcomes: Vec::new(),
-            closed: None,
         }
     }
 
@@ -287,11 +291,6 @@ impl<W> Groups<W> {
             None if has_member_epochs => Err(ErrorCode::GroupIdNotFound),
             None => Err(ErrorCode::IllegalGeneration),
         }
-    }
-
-    /// What those who waited are to be told now.
-    pub fn take_outcomes(&mut self) -> Vec<Outcome<W>> {
-        std::mem::take(&mut self.outcomes)
     }
 
     /// A group, if it is there for clients: it has or had members, or something is committed or
@@ -357,7 +356,7 @@ impl<W> Groups<W> {
     pub fn is_removing(&self, id: &str) -> bool {
         let ignored = Mutation::StagedBeforeTombstone.active(self.limits.mutations);
         let entry = self.by_id.get(id).filter(|_| !ignored);
-        entry.is_some_and(|entry| !self.journal.is_committed(entry.last_removal))
+        entry.is_some_and(|entry| entry.last_removal > self.decisions.committed)
     }
 
     /// Writes what changed in a group, and tells its members once that is committed.
@@ -416,78 +415,14 @@ impl<W> Groups<W> {
 
     /// Whether all that was decided of a group is committed.
     pub fn is_settled(&self, id: &str) -> bool {
-        self.by_id.get(id).is_none_or(|entry| self.journal.is_committed(entry.last_write))
+        self.by_id.get(id).is_none_or(|entry| entry.last_write <= self.decisions.committed)
     }
 
     fn push(&mut self, id: &str, write: Write<Effect<W>>) {
-        if let Some(code) = self.closed {
-            return self.refuse(write, code);
-        }
-        let number = self.journal.push(write);
+        self.decisions.writes.push(write);
+        self.decisions.pushed.0 += 1;
         if let Some(entry) = self.by_id.get_mut(id) {
-            entry.last_write = number;
-        }
-    }
-
-    /// Whether there is something to write, or nothing ever more.
-    pub fn has_work(&self) -> bool {
-        self.closed.is_some() || self.journal.queued().next().is_some()
-    }
-
-    /// Takes the writes of the next batch; see [`Journal::take`].
-    pub fn take_writes(&mut self, size_bytes_max: usize) -> Vec<Write<Effect<W>>> {
-        self.journal.take(size_bytes_max)
-    }
-
-    /// Why this coordinator was given up, if it was.
-    pub fn closed(&self) -> Option<ErrorCode> {
-        self.closed
-    }
-
-    /// Gives this coordinator up: whoever waits is told `code`.
-    pub fn close(&mut self, code: ErrorCode) {
-        self.closed.get_or_insert(code);
-        for write in self.journal.close() {
-            self.refuse(write, code);
-        }
-        self.by_id.clear();
-        self.pending = PendingOffsets::default();
-        self.active.clear();
-    }
-
-    /// A write will not come to it.
-    pub fn refuse(&mut self, write: Write<Effect<W>>, code: ErrorCode) {
-        match write.effect {
-            // Members that wait are told as their waiters are dropped.
-            Effect::Nothing | Effect::Tell(_) => {}
-            Effect::Answer(waiter) => self.outcomes.push(Outcome::Written(waiter, Err(code))),
-            Effect::Offsets { waiter, .. } => {
-                let told = |waiter| Outcome::Written(waiter, Err(code));
-                self.outcomes.extend(waiter.map(told));
-            }
-        }
-    }
-
-    /// A batch of writes is committed, its first record at `base_offset`.
-    pub fn on_committed(&mut self, base_offset: Offset, writes: Vec<Write<Effect<W>>>) {
-        self.journal.on_committed();
-        let mut at = base_offset;
-        for Write { records, effect } in writes {
-            match effect {
-                Effect::Nothing => {}
-                Effect::Tell(outputs) => {
-                    self.outcomes.extend(outputs.into_iter().map(Outcome::Member));
-                }
-                Effect::Answer(waiter) => self.outcomes.push(Outcome::Written(waiter, Ok(()))),
-                Effect::Offsets { group, changes, waiter } => {
-                    for (delta, (key, committed)) in (0u32..).zip(changes) {
-                        self.apply(at.advance(delta), &group, key, committed);
-                    }
-                    let told = |waiter| Outcome::Written(waiter, Ok(()));
-                    self.outcomes.extend(waiter.map(told));
-                }
-            }
-            at = at.advance(u32::try_from(records.len()).unwrap_or(u32::MAX));
+            entry.last_write = self.decisions.pushed;
         }
     }
 
@@ -567,7 +502,7 @@ impl<W> Groups<W> {
                     next = next.into_iter().chain(deadline).min();
                     self.active.insert(id);
                 }
-            } else if !self.journal.is_committed(entry.last_write) {
+            } else if entry.last_write > self.decisions.committed {
                 self.active.insert(id);
             } else {
                 self.forget(&id);

@@ -1,13 +1,10 @@
-//! How the log of a coordinator is made shorter: what holds is written once more, batch by batch, and the log is left
-//! alone for a while when it refuses that: each attempt makes it longer (rule G8). Pure.
+//! How long a log is left alone that has refused to be made shorter: each attempt makes it longer (rule G8). Pure.
 
 use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::retry::Backoff;
 use meridian_storage::mutation::{Mutation, Mutations};
-
-use super::journal::{Entry, entry_size_bytes};
 
 /// When a log may be looked at again.
 #[derive(Clone, Copy, Debug)]
@@ -44,44 +41,9 @@ impl Rest {
     }
 }
 
-/// The records in their order, in pieces of a batch each.
-pub fn pieces(records: Vec<Entry>, size_bytes_max: usize) -> Vec<Vec<Entry>> {
-    let mut pieces: Vec<Vec<Entry>> = Vec::new();
-    let mut size_bytes = 0;
-    for entry in records {
-        let entry_size_bytes = entry_size_bytes(&entry);
-        size_bytes += entry_size_bytes;
-        match pieces.last_mut() {
-            Some(piece) if size_bytes <= size_bytes_max => piece.push(entry),
-            _ => {
-                size_bytes = entry_size_bytes;
-                pieces.push(vec![entry]);
-            }
-        }
-    }
-    pieces
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    const SIZE_BYTES_MAX: usize = 1000;
-
-    #[test]
-    fn pieces_are_no_larger_than_a_batch_and_keep_the_order() {
-        let entry = |number: u32, size_bytes: usize| {
-            let key = bytes::Bytes::copy_from_slice(&number.to_be_bytes());
-            (key, Some(bytes::Bytes::from(vec![0; size_bytes])))
-        };
-        let sizes = [1, 450, 450, 7, SIZE_BYTES_MAX * 2, 3];
-        let records: Vec<Entry> = (0..).zip(sizes).map(|(n, size)| entry(n, size)).collect();
-        let cut = pieces(records.clone(), SIZE_BYTES_MAX);
-        let counts: Vec<usize> = cut.iter().map(Vec::len).collect();
-        assert_eq!(cut.concat(), records);
-        assert_eq!(counts, [4, 1, 1]);
-        assert_eq!(pieces(Vec::new(), SIZE_BYTES_MAX).len(), 0);
-    }
 
     #[test]
     fn rests_grow_with_each_refusal_and_end_with_success() {

@@ -418,7 +418,7 @@ async fn positions_expire_once_nobody_is_there_to_read_on() {
         let coordinator = front.coordinator_of("g").unwrap();
         let metadata = front.broker.metadata();
         let name = |topic| metadata.topic(topic).map(|topic| topic.name.clone());
-        coordinator.groups().expire(now_ms + after_ms, RETENTION_MS, name)
+        coordinator.state().expect("it serves").expire(now_ms + after_ms, RETENTION_MS, name)
     };
     assert_eq!(expire(10 * RETENTION_MS), 0, "a member reads the topic");
     client.call(1, beat("a", LEAVE_EPOCH)).await;

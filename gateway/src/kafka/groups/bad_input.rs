@@ -1,5 +1,7 @@
 //! What groups of the classic protocol say to requests that cannot be: the errors that Kafka gives.
 
+use std::sync::Arc;
+
 use meridian_protocol::messages::{
     DeleteGroupsRequest, OffsetDeletePartition, OffsetDeleteRequest, OffsetDeleteTopic,
 };

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use meridian_protocol::messages::{
     ConsumerGroupHeartbeatRequest, DeleteGroupsRequest, FindCoordinatorRequest, JoinGroupProtocol,
     OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic, OffsetDeletePartition,
@@ -148,7 +150,7 @@ async fn a_group_that_became_empty_is_there_until_it_is_deleted() {
     };
     assert_eq!(client.call(5, leave).await.members[0].error_code, ErrorCode::None);
     let coordinator = front.coordinator_of("g").expect("here");
-    coordinator.groups().tick(front.now(), front.broker.wall_time_ms());
+    coordinator.state().expect("it serves").tick(front.now(), front.broker.wall_time_ms());
     let listed = client.call(5, ListGroupsRequest::default()).await;
     assert_eq!((listed.groups.len(), &*listed.groups[0].group_state), (1, "Empty"));
     let delete = DeleteGroupsRequest { groups_names: vec!["g".into()] };
@@ -162,9 +164,10 @@ async fn an_empty_group_without_offsets_goes_when_offsets_expire() {
     let (_broker, front, mut client) = served().await;
     let joined = join_alone(&mut client).await;
     let coordinator = front.coordinator_of("g").expect("here");
-    let expire = || coordinator.groups().expire(0, 1000, |_| Some("t".to_owned()));
+    let expire =
+        || coordinator.state().expect("it serves").expire(0, 1000, |_| Some("t".to_owned()));
     expire();
-    assert!(coordinator.groups().existing("g").is_some());
+    assert!(coordinator.state().expect("it serves").existing("g").is_some());
     let leave = LeaveGroupRequest {
         group_id: "g".into(),
         members: vec![LeavingMember { member_id: joined.member_id, ..Default::default() }],
@@ -172,7 +175,7 @@ async fn an_empty_group_without_offsets_goes_when_offsets_expire() {
     };
     assert_eq!(client.call(5, leave).await.members[0].error_code, ErrorCode::None);
     expire();
-    assert!(coordinator.groups().existing("g").is_none());
+    assert!(coordinator.state().expect("it serves").existing("g").is_none());
 }
 
 #[tokio::test]
@@ -182,7 +185,7 @@ async fn an_offset_does_not_expire_and_is_not_deleted_while_its_group_is_being_j
     join_alone(&mut client).await;
     let now = front.now();
     let coordinator = front.coordinator_of("g").expect("here");
-    let mut groups = coordinator.groups();
+    let mut groups = coordinator.state().expect("it serves");
     let group = groups.entry("g").and_then(|entry| entry.classic(now)).expect("a classic group");
     let (waiter, _answer) = oneshot::channel();
     let join = Join {

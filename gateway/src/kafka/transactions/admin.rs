@@ -12,10 +12,10 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ErrorCode, Str};
 use regex::{Regex, RegexBuilder};
 
-use super::Waiter;
+use super::Kept;
 use crate::kafka::access::Rights;
 use crate::kafka::dispatch::Call;
-use crate::transaction::{Transaction, Transactions};
+use crate::transaction::Transaction;
 
 /// What Kafka knows as states. The last two are never seen here: fencing and expiry are decided in
 /// one step.
@@ -56,21 +56,20 @@ fn describe_one(call: &Call, id: &str) -> Result<DescribedTransaction, ErrorCode
     let coordinator = call.front.transaction_coordinator(id)?;
     // In this order everywhere: the metadata, then a state.
     let metadata = call.front.broker.metadata();
-    coordinator.look(|transactions| {
-        let known = transactions.get(id).ok_or(ErrorCode::TransactionalIdNotFound)?;
-        if !is_of_client(call, &metadata, known) {
-            return Err(ErrorCode::TransactionalIdNotFound);
-        }
-        Ok(DescribedTransaction {
-            transaction_state: known.phase().name().into(),
-            transaction_timeout_ms: known.timeout_ms(),
-            transaction_start_time_ms: known.open().map_or(-1, |open| open.started_at_ms),
-            producer_id: known.current().id,
-            producer_epoch: known.current().epoch,
-            topics: topics(call, &metadata, known),
-            ..Default::default()
-        })
-    })?
+    let transactions = coordinator.state()?;
+    let known = transactions.get(id).ok_or(ErrorCode::TransactionalIdNotFound)?;
+    if !is_of_client(call, &metadata, known) {
+        return Err(ErrorCode::TransactionalIdNotFound);
+    }
+    Ok(DescribedTransaction {
+        transaction_state: known.phase().name().into(),
+        transaction_timeout_ms: known.timeout_ms(),
+        transaction_start_time_ms: known.open().map_or(-1, |open| open.started_at_ms),
+        producer_id: known.current().id,
+        producer_epoch: known.current().epoch,
+        topics: topics(call, &metadata, known),
+        ..Default::default()
+    })
 }
 
 fn topics(
@@ -110,9 +109,8 @@ pub(crate) fn check_end(call: &Call, id: &str) -> Result<(), ErrorCode> {
     let Rights::Link(_) = call.rights else { return Ok(()) };
     let coordinator = call.front.transaction_coordinator(id)?;
     let metadata = call.front.broker.metadata();
-    let may_end = coordinator.look(|transactions| {
-        transactions.get(id).is_some_and(|known| is_of_client(call, &metadata, known))
-    })?;
+    let transactions = coordinator.state()?;
+    let may_end = transactions.get(id).is_some_and(|known| is_of_client(call, &metadata, known));
     if may_end { Ok(()) } else { Err(ErrorCode::TransactionalIdAuthorizationFailed) }
 }
 
@@ -181,7 +179,7 @@ fn try_list(
     request: &ListTransactionsRequest,
 ) -> Result<Vec<ListedTransaction>, ErrorCode> {
     let filter = Filter::new(call.front.broker.wall_time_ms(), request)?;
-    let coordinators = call.front.internal_partitions::<Transactions<Waiter>>();
+    let coordinators = call.front.internal_partitions::<Kept>();
     // In this order everywhere: the metadata, then a state.
     let metadata = call.front.broker.metadata();
     let may = |id: &str, transaction: &Transaction| {
@@ -190,14 +188,14 @@ fn try_list(
     };
     let mut listed = Vec::new();
     for coordinator in coordinators {
-        coordinator?.look(|transactions| {
-            let taken = transactions.all().filter(|(id, it)| filter.takes(id, it) && may(id, it));
-            listed.extend(taken.map(|(id, transaction)| ListedTransaction {
-                transactional_id: id.into(),
-                producer_id: transaction.current().id,
-                transaction_state: transaction.phase().name().into(),
-            }));
-        })?;
+        let coordinator = coordinator?;
+        let transactions = coordinator.state()?;
+        let taken = transactions.all().filter(|(id, it)| filter.takes(id, it) && may(id, it));
+        listed.extend(taken.map(|(id, transaction)| ListedTransaction {
+            transactional_id: id.into(),
+            producer_id: transaction.current().id,
+            transaction_state: transaction.phase().name().into(),
+        }));
     }
     listed.sort_unstable_by(|a, b| a.transactional_id.cmp(&b.transactional_id));
     Ok(listed)

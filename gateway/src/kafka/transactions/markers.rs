@@ -13,7 +13,7 @@ use meridian_base::position::LeaderEpoch;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::{Coordinator, written};
+use super::Coordinator;
 use crate::kafka::{Front, error};
 use crate::partition::{Appended, Marker, ProduceError, TransactionError};
 use crate::peers::wire::{MarkerOutcome, PeerReply, PeerRequest};
@@ -27,8 +27,10 @@ const RETRY_AFTER_MIN: Duration = Duration::from_millis(10);
 const RETRY_AFTER_MAX: Duration = Duration::from_millis(250);
 
 /// Begins to write the markers of a transaction.
-pub(super) fn deliver(front: &Arc<Front>, coordinator: &Arc<Coordinator>, ending: Ending) {
-    tokio::spawn(run(Arc::clone(front), Arc::clone(coordinator), ending));
+pub(super) fn deliver(coordinator: &Arc<Coordinator>, ending: Ending) {
+    if let Some(front) = coordinator.front() {
+        tokio::spawn(run(front, Arc::clone(coordinator), ending));
+    }
 }
 
 async fn run(front: Arc<Front>, coordinator: Arc<Coordinator>, ending: Ending) {
@@ -55,7 +57,9 @@ async fn run(front: Arc<Front>, coordinator: Arc<Coordinator>, ending: Ending) {
         }
     }
     let now_ms = front.broker.wall_time_ms();
-    coordinator.step(|it| written(it.on_ended(now_ms, &ending.id, ending.producer)));
+    if let Ok(mut transactions) = coordinator.state() {
+        transactions.on_ended(now_ms, &ending.id, ending.producer);
+    }
 }
 
 /// Asks the leaders of all partitions once, at the same time. Those that have the marker are left

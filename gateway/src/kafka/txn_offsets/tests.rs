@@ -229,7 +229,7 @@ impl Served {
         let coordinator = self.front.coordinator_of(GROUP).expect("here");
         let now_ms = self.front.broker.wall_time_ms() + after_ms;
         let name = |_| Some("t".to_owned());
-        coordinator.groups().expire(now_ms, 1000, name)
+        coordinator.state().expect("it serves").expire(now_ms, 1000, name)
     }
 
     /// What another coordinator tells, which reads the log.
@@ -272,10 +272,12 @@ async fn the_next_coordinator_of_a_log_waits_for_what_the_one_before_has_staged(
     let mut served = served().await;
     served.commit_plainly(5).await;
     let coordinator = served.front.coordinator_of(GROUP).expect("here");
-    let staging = coordinator.stage();
-    coordinator.groups().close(ErrorCode::NotCoordinator);
-    assert_eq!(served.commit(5, 100).await, ErrorCode::NotCoordinator, "it stages nothing more");
-    served.front.coordinators.forget(&coordinator);
+    let staging = coordinator.around();
+    coordinator.close(ErrorCode::NotCoordinator);
+    let told = coordinator.state().err();
+    assert_eq!(told, Some(ErrorCode::NotCoordinator), "it stages nothing more");
+    // Its task forgets it.
+    tokio::task::yield_now().await;
     for _ in 0..20 {
         assert_eq!(served.try_fetch(true).await, Err(ErrorCode::CoordinatorLoadInProgress));
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;

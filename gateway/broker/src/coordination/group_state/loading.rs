@@ -10,34 +10,26 @@ use meridian_storage::codec::DecodeError;
 use meridian_storage::mutation::Mutation;
 
 use super::{GroupEntry, Groups};
+use crate::coordination::Limits;
 use crate::coordination::any_group::AnyGroup;
 use crate::coordination::group_record::{self, ClassicRecord, ConsumerRecord, RecordKey};
-use crate::coordination::journal::Entry;
 use crate::coordination::offset_record;
 use crate::coordination::pending_offsets::{PendingOffsets, Staged};
-use crate::coordination::{Limits, records_in};
+use crate::coordinator::queue::Entry;
 use crate::group::Group;
 use crate::group::consumer::ConsumerGroup;
 
 /// What a log says of its groups, as it is read.
 #[derive(Debug, Default)]
-pub struct Loading {
+pub(super) struct Loading {
     classic: BTreeMap<String, Bytes>,
     consumer: BTreeMap<String, Bytes>,
     members: BTreeMap<String, BTreeMap<String, Bytes>>,
 }
 
 impl Loading {
-    /// Applies the batches in `bytes`, which were read from `from` on; gives the offset after them.
-    pub fn replay<W>(&mut self, groups: &mut Groups<W>, bytes: Bytes, from: Offset) -> Offset {
-        records_in(bytes, from, |batch, record| {
-            if let Err(error) = self.apply(groups, batch, record) {
-                tracing::error!(%error, "a record of group offsets cannot be read");
-            }
-        })
-    }
-
-    fn apply<W>(
+    /// Applies a record of the log.
+    pub(super) fn apply<W>(
         &mut self,
         groups: &mut Groups<W>,
         batch: &BatchHeader,
@@ -73,7 +65,7 @@ impl Loading {
     }
 
     /// The log ends here: groups go on from what it says.
-    pub fn finish<W>(mut self, groups: &mut Groups<W>, now: Instant) {
+    pub(super) fn finish<W>(mut self, groups: &mut Groups<W>, now: Instant) {
         let limits = groups.limits;
         if Mutation::GroupsForgotten.active(limits.mutations) {
             self = Self::default();
@@ -99,7 +91,6 @@ impl Loading {
         groups.by_id.retain(|id, entry| {
             !entry.is_bare() || entry.record.is_some() || pending.is_pending_of(id)
         });
-        groups.is_loaded = true;
     }
 }
 

@@ -4,13 +4,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use meridian_base::id::TopicId;
 use meridian_protocol::records::{self, BatchBuilder, EndTxnMarker, NO_SEQUENCE, Stamp};
 use meridian_storage::mutation::Mutations;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 
 use super::*;
-use crate::coordination::{batches, group_record, records_in, shortening};
+use crate::coordination::{batches, group_record, records_in};
+use crate::coordinator::{Config as RuntimeConfig, Coordinator, Input, LogView, Output as Deed};
 use crate::group::consumer::{
     ConsumerHeartbeat, JOIN_EPOCH, LEAVE_EPOCH, TopicCount, Topics, TopicsVersion,
 };
@@ -31,14 +33,14 @@ enum Step {
     End(usize, bool),
     /// The coordinator hears one of the things that have happened in the log.
     Hear(usize),
-    /// It takes the writes of the next batch, which is appended; or hears that it is committed.
+    /// It hears that its batch is committed, and writes the next one.
     Write,
     DeleteGroup(usize),
     DeleteOffset(usize, u32),
     Join(usize),
     Leave(usize),
     Expire,
-    /// It begins to shorten the log, or writes the next piece, or the log starts later.
+    /// It may begin to shorten the log, or the log starts later.
     Compact,
     Tick,
     /// Another one loads the log.
@@ -101,25 +103,19 @@ struct Due {
     removed_at: Option<i64>,
 }
 
-/// What holds, while it is written again.
-struct UnderWay {
-    pieces: VecDeque<Vec<Entry>>,
-    start: Offset,
-    /// The piece that is in the log, where it is, and the coordinator has not heard of it.
-    written: Option<(Offset, Vec<Entry>)>,
-}
-
 struct World {
     mutations: Mutations,
     now: i64,
     log: Vec<(Offset, Bytes)>,
     start: Offset,
     end: Offset,
-    groups: Groups<()>,
+    coordinator: Coordinator<Groups<()>>,
     sent: VecDeque<Sent>,
     unheard: Vec<Unheard>,
-    in_flight: Option<(Offset, Vec<Write<Effect<()>>>)>,
-    shortening: Option<UnderWay>,
+    /// Where the batch is that is on its way.
+    in_flight: Option<Offset>,
+    trim: Option<Offset>,
+    is_shortening: bool,
     /// What each open transaction has staged.
     open: BTreeMap<i64, Vec<(usize, u32, i64)>>,
     due: BTreeMap<(usize, u32), Due>,
@@ -131,26 +127,76 @@ fn key(index: u32) -> OffsetKey {
 }
 
 fn limits(mutations: Mutations) -> Limits {
-    let limits = Limits::small(Duration::from_secs(3600), mutations);
-    Limits { compacted_count_min: 12, ..limits }
+    Limits::small(Duration::from_secs(3600), mutations)
+}
+
+fn unloaded(mutations: Mutations) -> Coordinator<Groups<()>> {
+    let config = RuntimeConfig {
+        batch_size_bytes: 100,
+        piece_size_bytes: 1,
+        busy_timeout: Duration::ZERO,
+        record_count_min: 12,
+        pause_min: Duration::ZERO,
+        pause_max: Duration::ZERO,
+        mutations,
+    };
+    Coordinator::new(Groups::new(limits(mutations)), config)
 }
 
 impl World {
     fn new(mutations: Mutations) -> Self {
-        Self {
+        let mut world = Self {
             mutations,
             now: 1000,
             log: Vec::new(),
             start: Offset::ZERO,
             end: Offset::ZERO,
-            groups: Groups::new(limits(mutations), true),
+            coordinator: unloaded(mutations),
             sent: VecDeque::new(),
             unheard: Vec::new(),
             in_flight: None,
-            shortening: None,
+            trim: None,
+            is_shortening: false,
             open: BTreeMap::new(),
             due: BTreeMap::new(),
             expired_at: 0,
+        };
+        world.restart();
+        world
+    }
+
+    fn groups(&mut self) -> &mut Groups<()> {
+        self.coordinator.serving_mut().expect("it serves")
+    }
+
+    fn view(&self, rests: bool) -> LogView {
+        let (start, high_watermark) = (self.start, self.end);
+        LogView { start, high_watermark, is_serving: true, has_others: false, rests }
+    }
+
+    /// Has the coordinator act; a snapshot is begun unless it `rests`.
+    fn act(&mut self, input: Input, rests: bool) {
+        let mut inputs = vec![input];
+        while let Some(input) = inputs.pop() {
+            let mut out = Vec::new();
+            self.coordinator.step(Instant::ZERO, self.view(rests), input, &mut out);
+            for deed in out {
+                match deed {
+                    Deed::Append(records) => {
+                        assert_eq!(self.in_flight, None, "one batch at a time");
+                        self.in_flight = Some(self.end);
+                        for batch in batches(self.now, records) {
+                            self.append(batch.bytes);
+                        }
+                    }
+                    Deed::Topics(_) => inputs.push(Input::Gone(BTreeSet::new())),
+                    Deed::Trim(start) => self.trim = Some(start),
+                    Deed::SnapshotBegun => self.is_shortening = true,
+                    Deed::SnapshotDone(_) | Deed::SnapshotRefused(..) => self.is_shortening = false,
+                    Deed::Outcome(_) => {}
+                    Deed::Read(_) => unreachable!("it has loaded"),
+                }
+            }
         }
     }
 
@@ -187,20 +233,21 @@ impl World {
                 let id = GROUPS[group];
                 let caller = Caller { member_id: String::new(), instance_id: None, generation: -1 };
                 let changes = vec![(key(index), self.committed())];
-                let checked = self.groups.check_commit(id, Instant::ZERO, &caller, true, &changes);
+                let checked =
+                    self.groups().check_commit(id, Instant::ZERO, &caller, true, &changes);
                 if checked.is_ok() {
-                    self.groups.entry(id).expect("room");
-                    self.groups.write_offsets(id, changes, None);
+                    self.groups().entry(id).expect("room");
+                    self.groups().write_offsets(id, changes, None);
                     self.keep(group, index, self.now);
                 }
             }
             Step::Stage(producer, group, index) => {
                 let (producer_id, id) = (PRODUCERS[producer], GROUPS[group]);
-                if !self.groups.is_removing(id) {
-                    self.groups.entry(id).expect("room");
+                if !self.groups().is_removing(id) {
+                    self.groups().entry(id).expect("room");
                     let changes = vec![(key(index), self.committed())];
                     let number =
-                        self.groups.on_transactional_sent(producer_id, id, changes.clone());
+                        self.groups().on_transactional_sent(producer_id, id, changes.clone());
                     let staged_at = self.now;
                     self.sent.push_back(Sent { producer_id, number, group, changes, staged_at });
                 }
@@ -215,26 +262,28 @@ impl World {
             Step::Write => self.write(),
             Step::DeleteGroup(group) => {
                 let id = GROUPS[group];
-                if self.groups.existing(id).is_some_and(|entry| entry.group.is_empty()) {
-                    self.groups.delete(id, ());
+                if self.groups().existing(id).is_some_and(|entry| entry.group.is_empty()) {
+                    self.groups().delete(id, ());
                     (0..2).for_each(|index| self.remove(group, index));
                 }
             }
             Step::DeleteOffset(group, index) => {
-                if self.groups.existing(GROUPS[group]).is_some() {
-                    self.groups.write_offsets(GROUPS[group], vec![(key(index), None)], None);
+                if self.groups().existing(GROUPS[group]).is_some() {
+                    self.groups().write_offsets(GROUPS[group], vec![(key(index), None)], None);
                     self.remove(group, index);
                 }
             }
             Step::Join(group) => self.beat(group, JOIN_EPOCH),
             Step::Leave(group) => self.beat(group, LEAVE_EPOCH),
             Step::Expire => {
-                self.groups.expire(self.now, RETENTION_MS, |_| Some("t".to_owned()));
+                let now = self.now;
+                self.groups().expire(now, RETENTION_MS, |_| Some("t".to_owned()));
                 self.expired_at = self.now;
             }
             Step::Compact => self.compact(),
             Step::Tick => {
-                self.groups.tick(Instant::ZERO, self.now);
+                let now = self.now;
+                self.groups().tick(Instant::ZERO, now);
             }
             Step::Restart => self.restart(),
         }
@@ -288,29 +337,18 @@ impl World {
         }
         match self.unheard.remove(index) {
             Unheard::Written(producer_id, number, at) => {
-                self.groups.on_transactional_written(producer_id, number, at);
+                self.groups().on_transactional_written(producer_id, number, at);
             }
             Unheard::Marker(producer_id, at, commit) => {
-                self.groups.on_marker(producer_id, at, commit);
+                self.groups().on_marker(producer_id, at, commit);
             }
         }
     }
 
     fn write(&mut self) {
-        if let Some((at, writes)) = self.in_flight.take() {
-            return self.groups.on_committed(at, writes);
-        }
-        if self.shortening.is_some() {
-            return;
-        }
-        let writes = self.groups.take_writes(100);
-        if !writes.is_empty() {
-            let records: Vec<Entry> = writes.iter().flat_map(|it| it.records.clone()).collect();
-            let at = self.end;
-            for batch in batches(self.now, records) {
-                self.append(batch.bytes);
-            }
-            self.in_flight = Some((at, writes));
+        match self.in_flight.take() {
+            Some(at) => self.act(Input::Appended(Ok(at)), true),
+            None => self.act(Input::Wake, true),
         }
     }
 
@@ -329,49 +367,33 @@ impl World {
             client_id: String::new(),
             client_host: String::new(),
         };
-        let entry = self.groups.entry(id).expect("room");
+        let entry = self.groups().entry(id).expect("room");
         if let Some(group) = entry.consumer() {
             // Who is no member can't leave.
             let _refused = group.heartbeat(Instant::ZERO, beat, &NoTopics);
         }
-        self.groups.tell(id, Vec::new(), self.now);
+        let now = self.now;
+        self.groups().tell(id, Vec::new(), now);
     }
 
     fn compact(&mut self) {
-        let Some(mut under_way) = self.shortening.take() else {
-            let begun = self.groups.begin_compaction(self.start, self.end, |_| false);
-            self.shortening = begun.map(|Snapshot { records, start }| UnderWay {
-                pieces: shortening::pieces(records, 1).into(),
-                start,
-                written: None,
-            });
-            return;
-        };
-        if let Some((at, records)) = under_way.written.take() {
-            self.groups.on_piece_written(at, &records);
-        }
-        let Some(records) = under_way.pieces.pop_front() else {
-            self.start = self.start.max(self.groups.start_of(under_way.start));
-            return self.groups.end_compaction();
-        };
-        let records = self.groups.still_holding(&records);
-        if !records.is_empty() {
-            let at = self.end;
-            for batch in batches(self.now, records.clone()) {
-                self.append(batch.bytes);
+        match self.trim.take() {
+            Some(start) => {
+                self.start = self.start.max(start);
+                self.act(Input::Trimmed(true), true);
             }
-            under_way.written = Some((at, records));
+            None => self.act(Input::Wake, false),
         }
-        self.shortening = Some(under_way);
     }
 
     /// What was to be written is lost; what was sent may be.
     fn restart(&mut self) {
         self.in_flight = None;
-        self.shortening = None;
+        self.trim = None;
+        self.is_shortening = false;
         self.sent.clear();
         self.unheard.clear();
-        self.groups = self.replayed();
+        self.coordinator = self.replayed();
         // What was decided and not written is not asked for, nor what a tombstone may have voided.
         self.due.clear();
         for staged in self.open.values_mut() {
@@ -379,14 +401,17 @@ impl World {
         }
     }
 
-    fn replayed(&self) -> Groups<()> {
-        let mut groups = Groups::new(limits(self.mutations), false);
-        let mut loading = Loading::default();
-        for (at, batch) in self.log.iter().filter(|(at, _)| *at >= self.start) {
-            loading.replay(&mut groups, batch.clone(), *at);
+    fn replayed(&self) -> Coordinator<Groups<()>> {
+        let mut coordinator = unloaded(self.mutations);
+        let mut input = Input::Wake;
+        loop {
+            let mut out = Vec::new();
+            coordinator.step(Instant::ZERO, self.view(true), input, &mut out);
+            let Some(Deed::Read(from)) = out.pop() else { return coordinator };
+            let mut ends = self.log.iter().skip(1).map(|(at, _)| *at).chain([self.end]);
+            let index = ends.position(|end| from < end).expect("there is more");
+            input = Input::Read(Ok(self.log[index].1.clone()));
         }
-        loading.finish(&mut groups, Instant::ZERO);
-        groups
     }
 
     /// Lets all happen that is under way.
@@ -397,15 +422,19 @@ impl World {
         while !self.unheard.is_empty() {
             self.hear(0);
         }
-        while self.shortening.is_some() {
-            self.compact();
-        }
-        while self.in_flight.is_some() || self.groups.has_work() {
-            self.write();
-        }
-        self.groups.tick(Instant::ZERO, self.now);
-        while self.in_flight.is_some() || self.groups.has_work() {
-            self.write();
+        self.settle();
+        let now = self.now;
+        self.groups().tick(Instant::ZERO, now);
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        self.act(Input::Wake, true);
+        while self.trim.is_some() || !self.coordinator.is_settled() {
+            match self.in_flight {
+                Some(_) => self.write(),
+                None => self.compact(),
+            }
         }
     }
 
@@ -455,8 +484,10 @@ impl World {
 
     fn check(&self) -> Result<(), TestCaseError> {
         let replayed = self.replayed();
-        let live = image(&self.groups);
-        prop_assert_eq!(&live, &image(&replayed), "live, replayed");
+        let groups = self.coordinator.serving().expect("it serves");
+        let live = image(groups);
+        let replayed = replayed.serving().expect("it has loaded");
+        prop_assert_eq!(&live, &image(replayed), "live, replayed");
         let of_group = |(id, (offsets, ..)): (&String, &OfGroup)| {
             let places = offsets.iter().map(|(key, it)| ((id.clone(), *key), it.offset));
             places.collect::<Vec<_>>()
@@ -469,7 +500,7 @@ impl World {
                     && self.expired_at - kept_at < RETENTION_MS
             });
             let (group, index) = (GROUPS[place.0], key(place.1));
-            let held = self.groups.by_id.get(group).and_then(|entry| entry.offset(index));
+            let held = groups.by_id.get(group).and_then(|entry| entry.offset(index));
             prop_assert!(!is_due || held.is_some(), "{group} {} was not removed", place.1);
         }
         Ok(())
@@ -537,8 +568,9 @@ fn a_log_is_shortened_under_transactions_that_overlap_for_ever() {
         }
         world.step(&Step::End(other, true));
         world.step(&Step::Hear(0));
-        world.step(&Step::Compact);
-        assert!(world.groups.pending.is_pending(GROUPS[0], key(0)), "one is always open");
+        let shortening = [Step::Compact, Step::Write, Step::Write, Step::Write, Step::Compact];
+        shortening.iter().for_each(|step| world.step(step));
+        assert!(world.groups().pending.is_pending(GROUPS[0], key(0)), "one is always open");
         length_max = length_max.max(world.end.get() - world.start.get());
     }
     assert!(length_max < 100, "{length_max} records");
@@ -562,12 +594,13 @@ fn a_log_is_shortened_though_a_position_is_staged_meanwhile_each_time() {
         let staged = [Step::Stage(producer, 0, index), Step::Append(true), Step::Hear(0)];
         staged.iter().for_each(|step| world.step(step));
         // One attempt a round: what is refused is left alone for a while.
-        while world.shortening.is_some() {
-            world.step(&Step::Compact);
+        for _ in 0..20 {
+            let steps = if world.trim.is_some() { Step::Compact } else { Step::Write };
+            world.step(&steps);
         }
         world.step(&Step::End(other, true));
         world.step(&Step::Hear(0));
-        assert!(world.groups.pending.is_pending_of(GROUPS[0]), "one is always open");
+        assert!(world.groups().pending.is_pending_of(GROUPS[0]), "one is always open");
         starts.insert(world.start);
     }
     let length = world.end.get() - world.start.get();
@@ -576,7 +609,7 @@ fn a_log_is_shortened_though_a_position_is_staged_meanwhile_each_time() {
     world.check().expect("live, replayed and said are equal");
 }
 
-/// A transaction begins and commits between two pieces of what is written again.
+/// An offset is committed when its piece has been cut, and is not written yet.
 fn commit_amid_pieces(mutation: Option<Mutation>) -> Result<(), TestCaseError> {
     let mut world = World::new(Mutations(mutation));
     for _ in 0..8 {
@@ -586,11 +619,8 @@ fn commit_amid_pieces(mutation: Option<Mutation>) -> Result<(), TestCaseError> {
         }
     }
     world.step(&Step::Compact);
-    world.step(&Step::Compact);
-    let steps = [Step::Stage(0, 0, 1), Step::Append(true), Step::End(0, true)];
-    steps.iter().for_each(|step| world.step(step));
-    world.step(&Step::Hear(0));
-    world.step(&Step::Hear(0));
+    prop_assert!(world.is_shortening && world.in_flight.is_some(), "a piece is on its way");
+    world.step(&Step::Commit(0, 1));
     world.rest();
     prop_assert!(world.start > Offset::ZERO, "the log was shortened");
     world.check()
