@@ -99,7 +99,7 @@ fn method_of_log(mutation: Mutation) -> Method {
             Method::Parts(10)
         }
         Mutation::FewPartsKept => Method::Parts(120),
-        Mutation::TooFewParts => Method::Cold(20),
+        Mutation::TooFewParts => Method::Cold(80),
         Mutation::PartOfPeerKept => Method::Scenario(scenarios::replaced_racks),
         Mutation::AckBeforeSync => Method::Scenario(scenarios::power_cut),
         Mutation::HalfStartEstablished => Method::Scenario(scenarios::half_start),
