@@ -86,8 +86,8 @@ use crate::partition::PartitionLimits;
 use crate::peers::Wire;
 use crate::runtime::clock::Clock;
 use crate::runtime::quic::{Channel, PeerState};
-pub(crate) use meridian_broker::replica::parked::WAIT_MAX as OPENING_WAIT_MAX;
 use meridian_broker::replica::ahead::ReadAhead;
+pub(crate) use meridian_broker::replica::parked::WAIT_MAX as OPENING_WAIT_MAX;
 pub use meridian_broker::replica::view::Isolation;
 
 /// How often partitions with puts in flight look for late slots.
