@@ -8,8 +8,10 @@ use std::fs;
 use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use self::common::{Running, Scratch, base_port, free_port, json, meridian, ok, run, text};
 use self::secured::{produce, refused};
@@ -19,6 +21,9 @@ mod common;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "common/secured.rs"]
 mod secured;
+
+/// By then a node that cannot start has said so.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 const READY: &str = "ready: serving Kafka clients on ";
 
@@ -161,20 +166,21 @@ fn a_node_that_cannot_open_the_first_credential_does_not_start() {
             .unwrap()
     };
     let children: Vec<_> = files.iter().map(start).collect();
-    // Which of them comes to it while a majority runs is chance: the first one does.
-    let mut ended = 0;
-    for mut child in children {
-        if ended == 0 || child.try_wait().unwrap().is_some() {
-            let output = child.wait_with_output().unwrap();
-            let said = text(&output.stderr);
-            assert!(said.contains("secrets.key") && said.contains("user admin"), "{said}");
-            assert!(!text(&output.stdout).contains(READY));
-            ended += 1;
-        } else {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        }
+    let processes: Vec<u32> = children.iter().map(Child::id).collect();
+    let (sender, ended) = mpsc::channel();
+    for child in children {
+        let sender = sender.clone();
+        thread::spawn(move || sender.send(child.wait_with_output()));
     }
+    // Which of them comes to it while a majority runs is chance, and those that are left wait for one.
+    let output = ended.recv_timeout(ENDS_WITHIN).expect("a node ends").unwrap();
+    for process in processes {
+        // One that has ended is not there any more.
+        let _ = Command::new("kill").arg(process.to_string()).stderr(Stdio::null()).status();
+    }
+    let said = text(&output.stderr);
+    assert!(said.contains("secrets.key") && said.contains("user admin"), "{said}");
+    assert!(!text(&output.stdout).contains(READY));
 }
 
 #[test]
