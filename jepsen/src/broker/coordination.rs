@@ -206,7 +206,7 @@ impl Broker {
     }
 
     fn log_view(&self) -> Option<LogView> {
-        let Some(partition) = self.replica.partition() else { return None };
+        let partition = self.replica.partition()?;
         Some(LogView {
             start: partition.leader().log_start_offset(),
             high_watermark: partition.high_watermark(),
