@@ -18,6 +18,8 @@ use super::{
 
 /// Requests that are sent before their answers are read.
 const BURST_COUNT: usize = 100;
+/// Of large ones, so that the disk has time for others.
+const LARGE_BURST_COUNT: usize = 4;
 const CONNECTION_COUNT: usize = 4;
 const TAILS: &str = "tails";
 const TAIL_COUNT: i32 = 1_000;
@@ -25,14 +27,18 @@ const TAIL_SIZE_BYTES: usize = 300 << 10;
 
 /// Sends requests that have a number each, in bursts, and reads the answers.
 fn numbered(target: &Target, until: Instant, request: impl Fn(u64) -> Bytes + Sync) {
+    in_bursts(BURST_COUNT, target, until, request);
+}
+
+fn in_bursts(count: usize, target: &Target, until: Instant, request: impl Fn(u64) -> Bytes + Sync) {
     let next = AtomicU64::new(0);
     side_by_side(CONNECTION_COUNT, || {
         let Ok(mut stream) = target.connect() else { return clock::sleep(PAUSE) };
         while clock::now() < until {
-            let frames = (0..BURST_COUNT).map(|_| request(next.fetch_add(1, Ordering::Relaxed)));
+            let frames = (0..count).map(|_| request(next.fetch_add(1, Ordering::Relaxed)));
             let burst = frames.collect::<Vec<_>>().concat();
             let sent = std::io::Write::write_all(&mut stream, &burst);
-            let answered = (0..BURST_COUNT).try_for_each(|_| drain_one(&mut stream, until));
+            let answered = (0..count).try_for_each(|_| drain_one(&mut stream, until));
             if sent.and(answered).is_err() {
                 return;
             }
@@ -128,7 +134,7 @@ pub(super) fn tails(target: &Target, until: Instant) {
         return println!("{:<22} {failure}", "");
     }
     let batch = record(TAIL_SIZE_BYTES).build();
-    numbered(target, until, |number| {
+    in_bursts(LARGE_BURST_COUNT, target, until, |number| {
         let index = i32::try_from(number % TAIL_COUNT as u64).unwrap_or_default();
         encode_as(CLIENT_ID, 9, &produce(TAILS, index, batch.clone()))
     });
