@@ -134,10 +134,11 @@ async fn describe_all(call: &Call, wanted: Wanted) -> Vec<MetadataTopic> {
         let is_seen = |it: &&Topic| call.sees(Operation::Describe, Resource::topic(&it.name));
         metadata.topics().filter(is_seen).map(|topic| topic.id).collect()
     };
+    let out_of_reach = Hidden::from(call, &call.front.broker.metadata());
     let mut topics = Vec::with_capacity(ids.len());
     let mut pace = Pace::default();
     for id in ids {
-        topics.extend(describe(call, id, wanted.operations, &mut pace).await);
+        topics.extend(describe(call, id, wanted.operations, &out_of_reach, &mut pace).await);
     }
     topics
 }
@@ -149,6 +150,7 @@ async fn describe_named(
 ) -> Vec<MetadataTopic> {
     // As in Kafka, a topic that is named twice is described once.
     let named = unique(named, |topic| (topic.name.clone(), topic.topic_id));
+    let out_of_reach = Hidden::from(call, &call.front.broker.metadata());
     let mut topics = Vec::with_capacity(named.len());
     let mut pace = Pace::default();
     for topic in named {
@@ -160,7 +162,7 @@ async fn describe_named(
             call.find(&metadata, &key, Operation::Describe).map(|topic| topic.id)
         };
         let described = match found {
-            Ok(id) => describe(call, id, wanted.operations, &mut pace).await,
+            Ok(id) => describe(call, id, wanted.operations, &out_of_reach, &mut pace).await,
             Err(ErrorCode::TopicAuthorizationFailed) => Some(hidden(&topic, by_id)),
             // It is not there because the client may not create it.
             Err(_) if wanted.creates && !by_id && !sees_creation(call, &name) => {
@@ -214,6 +216,7 @@ async fn describe(
     call: &Call,
     id: TopicId,
     with_operations: bool,
+    hidden: &Hidden,
     pace: &mut Pace,
 ) -> Option<MetadataTopic> {
     let mut described = {
@@ -237,8 +240,7 @@ async fn describe(
             let Some(topic) = metadata.topic(id) else { break };
             let page = topic.partitions.iter().skip(first).take(pace::STEP_COUNT_MAX);
             let partitions = page.clone().filter_map(|id| metadata.partition(*id));
-            let hidden = Hidden::from(call, &metadata);
-            described.partitions.extend(partitions.map(|it| describe_one(&metadata, it, &hidden)));
+            described.partitions.extend(partitions.map(|it| describe_one(&metadata, it, hidden)));
             page.len()
         };
         pace.steps(1 + looked_at).await;
