@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -93,11 +93,35 @@ impl FolderLock {
     }
 }
 
+/// Who holds the lock: by the file's text, if the system agrees. A process that has only just taken the lock has
+/// not written its text yet, and the last holder's may still be there.
 fn holder_of(lock: &Path) -> String {
     let text = fs::read(lock).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[..text.len().min(HOLDER_SIZE_BYTES_MAX)]).into_owned();
     let text = text.trim();
-    if text.is_empty() { "another process".to_owned() } else { text.to_owned() }
+    let pids = fs::metadata(lock).map(|it| pids_that_lock(it.ino())).unwrap_or_default();
+    if pids.is_empty() && !text.is_empty() {
+        return text.to_owned();
+    }
+    if pids.iter().any(|pid| text.starts_with(&format!("process {pid} on "))) {
+        return text.to_owned();
+    }
+    match pids.as_slice() {
+        [pid] => format!("process {pid} on {}", host_name()),
+        _ => "another process".to_owned(),
+    }
+}
+
+/// Processes of this machine that lock a file of that number, on any file system (`proc_locks(5)`).
+fn pids_that_lock(inode: u64) -> Vec<u32> {
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let pid_of = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [_, "FLOCK", _, _, pid, file, ..] = fields[..] else { return None };
+        let number = file.rsplit(':').next()?.parse::<u64>().ok()?;
+        (number == inode).then(|| pid.parse().ok())?
+    };
+    locks.lines().filter_map(pid_of).collect()
 }
 
 fn host_name() -> String {
@@ -143,6 +167,21 @@ mod tests {
         FolderLock::take(&folder, "node 4").await.unwrap();
         let missing = FolderLock::take(&folder.join("missing"), "node 4").await;
         assert!(matches!(missing, Err(LockError::Io { .. })));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_is_named_before_it_has_written_its_name() {
+        let folder = scratch("folder-lock-early");
+        let path = folder.join(LOCK_FILE);
+        for text in ["", "process 1 on example: node 3"] {
+            fs::write(&path, text).unwrap();
+            let early = File::open(&path).unwrap();
+            early.try_lock().unwrap();
+            let refused = FolderLock::take(&folder, "node 4").await.unwrap_err().to_string();
+            let pid = std::process::id();
+            assert!(refused.contains(&format!("in use by process {pid} on ")), "{refused}");
+        }
         fs::remove_dir_all(folder).unwrap();
     }
 
