@@ -31,7 +31,9 @@ mod superblock;
 
 pub(crate) use append::{FileUsage, Finished, Journal, Placed, staged_size_bytes};
 pub use disk_op::{DiskDone, DiskOp, Lane, execute};
-pub(crate) use record::{Batch, PartitionRecord, Record, decode_heads, is_inline};
+pub(crate) use record::{
+    Batch, PartitionRecord, RECORD_SIZE_BYTES_USUAL, Record, decode_heads, is_inline,
+};
 pub use recover::OpenError;
 pub(crate) use recover::open;
 pub(crate) use scrub::Heads;

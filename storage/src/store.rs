@@ -47,7 +47,8 @@ use crate::blob::BlobKey;
 use crate::config::StoreConfig;
 use crate::index::{CollectRule, Entry, Index};
 use crate::journal::{
-    self, DiskDone, DiskOp, FileSequence, Finished, Identity, Journal, Location, OpenError, Record,
+    self, DiskDone, DiskOp, FileSequence, Finished, Identity, Journal, Location, OpenError,
+    RECORD_SIZE_BYTES_USUAL, Record,
 };
 use crate::message::{Beacon, StorageMessage};
 use crate::mutation::Mutation;
@@ -230,8 +231,9 @@ impl Store {
                 generation_min: partition.generation_min,
             });
             for (_, entry) in partition.blobs() {
-                self.journal.count_live(entry.file, entry.live_bytes());
+                self.journal.count_live(entry.file, 1, entry.live_bytes());
             }
+            count_record(&mut self.journal, partition.record_file, 1);
         }
     }
 
@@ -424,9 +426,23 @@ impl Store {
         self.journal.room_bytes() < self.config.reserve_bytes() / divisor + staged_bytes
     }
 
+    /// Enters a record that is durable now; gives the blobs that it frees.
+    fn apply(&mut self, record: &Record, location: Location) -> Vec<Entry> {
+        if let Record::Partition(record) = record {
+            let before = self.index.get(record.partition).and_then(|it| it.record_file);
+            count_record(&mut self.journal, before, -1);
+        }
+        let freed = apply(&mut self.index, record, location);
+        if let Record::Partition(record) = record {
+            let after = self.index.get(record.partition).and_then(|it| it.record_file);
+            count_record(&mut self.journal, after, 1);
+        }
+        freed
+    }
+
     fn count_freed(&mut self, freed: &[Entry]) {
         for entry in freed {
-            self.journal.count_live(entry.file, -entry.live_bytes());
+            self.journal.count_live(entry.file, -1, entry.live_bytes());
             if entry.unreadable {
                 self.journal.count_unreadable(entry.file, -1);
             }
@@ -504,6 +520,13 @@ impl Store {
             left_bytes: free_bytes.saturating_sub(self.config.reserve_bytes()),
             creatable_bytes: self.journal.creatable_bytes(),
         }
+    }
+}
+
+/// Counts a partition's newest record in (or out) of its file.
+fn count_record(journal: &mut Journal, file: Option<FileSequence>, count: i64) {
+    if let Some(file) = file {
+        journal.count_live(file, count, RECORD_SIZE_BYTES_USUAL);
     }
 }
 

@@ -7,7 +7,7 @@ use meridian_base::position::{Generation, LogPoint, Offset, Step};
 
 use super::entries::Entries;
 use crate::blob::{BlobHeader, BlobInfo, BlobKind, PartOf};
-use crate::journal::{FileSequence, Location, PartitionRecord};
+use crate::journal::{FileSequence, Location, PartitionRecord, RECORD_SIZE_BYTES_USUAL};
 use crate::lineage::Start;
 use crate::message::{CommitMark, PartitionView};
 use crate::mutation::Mutations;
@@ -86,8 +86,7 @@ impl Entry {
 
     /// What the blob takes in its file.
     pub(crate) fn live_bytes(&self) -> i64 {
-        const HEAD_SHARE_BYTES: i64 = 64;
-        i64::from(self.payload_size_bytes) + HEAD_SHARE_BYTES
+        i64::from(self.payload_size_bytes) + RECORD_SIZE_BYTES_USUAL
     }
 
     fn info(&self, generation: Generation) -> BlobInfo {

@@ -7,7 +7,8 @@ use meridian_base::env::DiskError;
 
 use super::disk_op::{DiskDone, DiskOp};
 use super::record::{
-    Address, Batch, HEAD_SIZE_BYTES_MIN, Record, encode_heads, record_size_bytes, records_of,
+    Address, Batch, HEAD_SIZE_BYTES_MIN, RECORD_SIZE_BYTES_MAX, Record, encode_heads,
+    record_size_bytes, records_of,
 };
 use super::superblock::{Identity, Superblock};
 use super::{BATCH_ALIGNMENT_BYTES, FileSequence, Location, aligned};
@@ -19,8 +20,17 @@ use crate::mutation::{Mutation, Mutations};
 pub(crate) struct FileUsage {
     /// Bytes of all batches.
     pub(crate) used_bytes: u64,
-    /// Bytes of blobs that can still be read.
+    /// Bytes of blobs that can still be read, and of the newest record of each partition.
     pub(crate) live_bytes: u64,
+    /// How many these are.
+    pub(crate) live_count: u64,
+}
+
+impl FileUsage {
+    /// Most that emptying the file writes elsewhere.
+    pub(crate) fn moved_bytes_max(&self) -> u64 {
+        self.live_bytes + self.live_count * RECORD_SIZE_BYTES_MAX as u64
+    }
 }
 
 #[derive(Debug, Default)]
@@ -490,10 +500,11 @@ impl Journal {
         self.files.first_key_value().map_or(self.active, |(file, _)| *file)
     }
 
-    /// Counts a blob in (or out) of its file's live bytes.
-    pub(crate) fn count_live(&mut self, file: FileSequence, change_bytes: i64) {
-        if let Some(state) = self.files.get_mut(&file) {
-            state.usage.live_bytes = state.usage.live_bytes.saturating_add_signed(change_bytes);
+    /// Counts a blob, or a partition's newest record, in (or out) of what is live in its file.
+    pub(crate) fn count_live(&mut self, file: FileSequence, count: i64, bytes_each: i64) {
+        if let Some(FileState { usage, .. }) = self.files.get_mut(&file) {
+            usage.live_count = usage.live_count.saturating_add_signed(count);
+            usage.live_bytes = usage.live_bytes.saturating_add_signed(count * bytes_each);
         }
     }
 

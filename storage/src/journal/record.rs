@@ -59,12 +59,16 @@ pub(crate) fn is_inline(kind: BlobKind) -> bool {
     kind == BlobKind::Start
 }
 
+/// About what a record takes in the head, beside what lies inline.
+pub(crate) const RECORD_SIZE_BYTES_USUAL: i64 = 64;
+/// The most.
+pub(crate) const RECORD_SIZE_BYTES_MAX: usize = 192;
+
 /// Upper bound of a record's size in the head.
 pub(crate) fn record_size_bytes(record: &Record) -> usize {
-    const FIXED_SIZE_BYTES_MAX: usize = 192;
     match record {
-        Record::Blob { inline, .. } => FIXED_SIZE_BYTES_MAX + inline.len(),
-        _ => FIXED_SIZE_BYTES_MAX,
+        Record::Blob { inline, .. } => RECORD_SIZE_BYTES_MAX + inline.len(),
+        _ => RECORD_SIZE_BYTES_MAX,
     }
 }
 

@@ -73,7 +73,7 @@ impl Counters {
 pub struct DiskUsage {
     /// Bytes of all batches.
     pub used_bytes: u64,
-    /// Bytes of blobs that can still be read.
+    /// Bytes of blobs that can still be read, and of a record of each partition.
     pub live_bytes: u64,
     /// Bytes that can still be written, the reserve included.
     pub free_bytes: u64,

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use meridian_base::env::{DiskError, Instant};
 use meridian_base::id::PartitionId;
 
-use super::Store;
 use super::read::Purpose;
 use super::stage::Waiter;
+use super::{Store, count_record};
 use crate::blob::{BlobHeader, BlobKey, Payload};
 use crate::config::StoreConfig;
 use crate::journal::{
@@ -153,7 +153,8 @@ impl Store {
             return self.plan_by_index(file);
         }
         let share = |usage: &FileUsage, bytes| bytes * 100 / usage.used_bytes.max(1);
-        let percent = |usage: &FileUsage| share(usage, usage.live_bytes);
+        // By the most that the move takes: else what is small would be moved for ever.
+        let percent = |usage: &FileUsage| share(usage, usage.moved_bytes_max());
         let taken_bytes = self.config.capacity_bytes.saturating_sub(room_bytes);
         let when_filled = self.config.filled_live_percent(taken_bytes);
         let is_quiet = self.quiet.lasts(now, self.config.quiet_after);
@@ -332,6 +333,7 @@ impl Store {
             return;
         }
         if partition.forgotten && self.journal.oldest() == file {
+            count_record(&mut self.journal, partition.record_file, -1);
             self.index.drop_forgotten(id);
         } else {
             self.stage_partition(id);

@@ -8,7 +8,7 @@ use meridian_base::env::Instant;
 
 use super::fence::FenceWaiter;
 use super::sync::PullWaiter;
-use super::{Origin, Store, StoreOutput, apply};
+use super::{Origin, Store, StoreOutput};
 use crate::blob::{BlobKind, Payload};
 use crate::journal::{Journal, Placed, Record, is_inline, staged_size_bytes};
 use crate::message::{PutReply, PutResult, StorageMessage};
@@ -182,7 +182,7 @@ impl Store {
         self.pace.on_ended(now);
         let mut replies: BTreeMap<Origin, Vec<PutReply>> = BTreeMap::new();
         for ((record, location), payload) in batch.placed.into_iter().zip(batch.payloads) {
-            let freed = apply(&mut self.index, &record, location);
+            let freed = self.apply(&record, location);
             self.count_freed(&freed);
             match record {
                 Record::Blob { key, header, .. } => {
@@ -191,7 +191,7 @@ impl Store {
                     }
                     self.repairs.written(key);
                     if let Some(entry) = self.index.blob(key) {
-                        self.journal.count_live(location.file, entry.live_bytes());
+                        self.journal.count_live(location.file, 1, entry.live_bytes());
                     }
                     let collects = Mutation::CollectBeforeCommit.active(self.config.mutations);
                     if collects && header.kind == BlobKind::Start {

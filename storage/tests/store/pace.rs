@@ -16,10 +16,13 @@ use crate::harness::{Node, blob, group_config, key, mark, partition, put, store_
 const SPREAD: Duration = Duration::from_secs(4);
 
 fn spreading(node: u32) -> Node {
-    // A node of its own number, that is alone in its group.
+    spreading_over(StoreConfig { emptying_spread: SPREAD, ..store_config(node, 1) })
+}
+
+/// A node of its own number, that is alone in its group.
+fn spreading_over(config: StoreConfig) -> Node {
     let mut group = group_config(Geometry::None, 1);
-    group.slots[0].node = meridian_base::id::NodeId::new(node);
-    let config = StoreConfig { emptying_spread: SPREAD, ..store_config(node, 1) };
+    group.slots[0].node = config.node;
     let mut node = Node::mount(config, MemoryDisk::new(1));
     node.input(StoreInput::Config(group));
     node.run();
@@ -158,4 +161,30 @@ fn the_room_of_a_file_that_goes_is_used_again() {
         texts.any(|old| bytes.windows(old.len()).any(|found| found == old.as_bytes()))
     };
     assert!(names.iter().any(holds_old), "{names:?}");
+}
+
+/// Many partitions of one small blob each: most bytes of the disk are heads and fences, not payloads.
+#[test]
+fn a_quiet_disk_comes_to_rest() {
+    let usual = StoreConfig::new(store_config(7, 1).node, store_config(7, 1).fresh_incarnation, 1);
+    let mut node = spreading_over(StoreConfig {
+        capacity_bytes: 64 << 20,
+        quiet_live_percent_min: usual.quiet_live_percent_min,
+        ..store_config(7, 1)
+    });
+    for id in 1..=6_000 {
+        node.fence(id, 1);
+        assert_eq!(node.put(put(blob(key(id, 1, 1), "a small start"))), PutResult::Stored);
+    }
+    let used_bytes = node.store.usage().used_bytes;
+    let batches = |node: &Node| node.store.counters().batches;
+    for _ in 0..20 {
+        let before = batches(&node);
+        node.rest(100);
+        if batches(&node) == before {
+            assert!(node.store.usage().used_bytes < used_bytes / 10, "what is small lies packed");
+            return;
+        }
+    }
+    panic!("the disk writes for ever: {} files were emptied", removed(&node));
 }
