@@ -19,8 +19,9 @@ use tokio::task::AbortHandle;
 
 use self::http::{Page, Status};
 use self::metrics::Snapshot;
+use crate::admin_api::AdminError;
 use crate::health::{Condition, Severity};
-use crate::kafka::{AdminError, Front};
+use crate::kafka::Front;
 use crate::node::{Known, Node};
 
 /// Connections served at once; a scraper and a few operators need no more.
@@ -282,7 +283,7 @@ mod tests {
         let config = config("health");
         let data = config.data.clone();
         let running = crate::start(config).await.unwrap();
-        let broker = Arc::clone(&running.node) as Arc<dyn Broker>;
+        let broker = Arc::clone(&running.node.context) as Arc<dyn Broker>;
         let front = Front::new(broker, FrontConfig::default(), Box::new(SplitMix::new(1)), None);
         let admin = Admin::new(Arc::clone(&running.node), front);
         assert!(admin.ill().is_some_and(|reason| reason.starts_with("joining: ")));

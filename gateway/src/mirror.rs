@@ -13,7 +13,6 @@
 mod admin;
 mod audit;
 mod contracts;
-mod guard;
 mod leaders;
 mod lease;
 mod lookout;
@@ -52,19 +51,16 @@ use tokio::task::JoinHandle;
 pub(crate) use self::admin::AdminCall;
 use self::audit::{AuditHandle, AuditReport};
 pub(crate) use self::contracts::ContractReport;
-pub(crate) use self::guard::{Closed, epoch_end, forget, refuses_clients, source_of};
-pub(crate) use self::lease::needs_lease;
 pub(crate) use self::observed::{LEASED_WITHIN, hours_until, leases_missing};
 use self::plan::{Plan, Source};
-pub(crate) use self::rules::refuses_creation;
-pub(crate) use self::secrets::{OwnEnd, observe as observe_secrets};
+pub(crate) use self::secrets::observe as observe_secrets;
 use self::steward::{StewardHandle, StewardReport};
 use self::switchover::Coordinators;
 use self::unopened::Unopened;
 pub(crate) use self::worker::LinkMetrics;
 use self::worker::{LinkWorker, PartitionReport};
 use crate::client::{Client, ClientError};
-use crate::node::Node;
+use crate::context::NodeContext;
 
 /// How often the metadata is looked at for links, mirrors and leaders that changed, though nothing was decided: a
 /// partition may have been taken over.
@@ -75,8 +71,8 @@ const LOOK_AFTER: Duration = Duration::from_millis(20);
 const REPORT_WITHIN: Duration = Duration::from_secs(2);
 
 /// The links that this node works for.
-#[derive(Default)]
 pub(crate) struct Mirrors {
+    node: Arc<NodeContext>,
     workers: Mutex<BTreeMap<String, WorkerHandle>>,
     coordinators: Coordinators,
     stewards: Mutex<BTreeMap<String, StewardHandle>>,
@@ -108,41 +104,6 @@ impl Drop for WorkerHandle {
     }
 }
 
-/// Looks after all links, as far as this node is to.
-pub(crate) async fn run(node: Arc<Node>) {
-    tokio::join!(work(Arc::clone(&node)), seed::run(node));
-}
-
-/// Keeps a worker for each link that this node has partitions of.
-async fn work(node: Arc<Node>) {
-    let mut interval = crate::background::ticks(LOOK_EVERY);
-    let mut applied = node.meta.applied();
-    loop {
-        tokio::select! {
-            _ = interval.tick() => {}
-            Ok(()) = applied.changed() => tokio::time::sleep(LOOK_AFTER).await,
-            () = node.mirrors.bell.notified() => {}
-        }
-        node.mirrors.coordinators.tend(&node);
-        appoint(&node);
-        let (plans, unopened) = plan::plans(&node);
-        node.mirrors.unopened().look(node.logs.now(), unopened);
-        let mut workers = lock(&node.mirrors.workers);
-        workers.retain(|link, worker| plans.contains_key(link) && !worker.task.is_finished());
-        for (link, plan) in plans {
-            match workers.get(&link) {
-                Some(worker) if **worker.plan.borrow() == plan => {}
-                Some(worker) => drop(worker.plan.send_replace(Arc::new(plan))),
-                None => {
-                    tracing::info!(%link, source = %plan.source.link.bootstrap, "link starts here");
-                    let worker = start(Arc::clone(&node), &link, plan);
-                    workers.insert(link, worker);
-                }
-            }
-        }
-    }
-}
-
 /// Why a source is not reached. The advice of such an error is for who typed an address of this cluster.
 fn said_of_source(error: &ClientError) -> String {
     match error {
@@ -151,29 +112,80 @@ fn said_of_source(error: &ClientError) -> String {
     }
 }
 
-/// Keeps a steward for each link that this node is to look after.
-fn appoint(node: &Arc<Node>) {
-    let duties = steward::duties(node);
-    let mut stewards = lock(&node.mirrors.stewards);
-    stewards.retain(|link, it| duties.get(link) == Some(&it.source) && !it.has_ended());
-    for (link, source) in duties {
-        stewards.entry(link).or_insert_with_key(|link| {
-            StewardHandle::start(Arc::clone(node), link.clone(), source)
-        });
-    }
-}
-
-fn start(node: Arc<Node>, link: &str, plan: Plan) -> WorkerHandle {
-    let (plan, changes) = watch::channel(Arc::new(plan));
-    let (reports, asked) = mpsc::channel(1);
-    let metrics = Arc::default();
-    let own = Arc::clone(&node.own_end);
-    let audit = AuditHandle::start(changes.clone(), Arc::clone(&metrics), own);
-    let worker = LinkWorker::new(node, link.to_owned(), changes, Arc::clone(&metrics));
-    WorkerHandle { plan, reports, audit, metrics, task: tokio::spawn(worker.run(asked)) }
-}
-
 impl Mirrors {
+    pub(crate) fn new(node: Arc<NodeContext>) -> Self {
+        Self {
+            node,
+            workers: Mutex::default(),
+            coordinators: Coordinators::default(),
+            stewards: Mutex::default(),
+            life: OnceLock::new(),
+            needs: Arc::default(),
+            clients: Mutex::default(),
+            unseeded: Mutex::default(),
+            unopened: Mutex::default(),
+            bell: Notify::new(),
+        }
+    }
+
+    /// Looks after all links, as far as this node is to.
+    pub(crate) async fn run(self: Arc<Self>) {
+        tokio::join!(self.work(), seed::run(Arc::clone(&self.node)));
+    }
+
+    /// Keeps a worker for each link that this node has partitions of.
+    async fn work(self: &Arc<Self>) {
+        let mut interval = crate::background::ticks(LOOK_EVERY);
+        let mut applied = self.node.meta.applied();
+        loop {
+            tokio::select! {
+                _ = interval.tick() => {}
+                Ok(()) = applied.changed() => tokio::time::sleep(LOOK_AFTER).await,
+                () = self.bell.notified() => {}
+            }
+            self.coordinators.tend(&self.node);
+            self.appoint();
+            let (plans, unopened) = plan::plans(self);
+            self.unopened().look(self.node.logs.now(), unopened);
+            let mut workers = lock(&self.workers);
+            workers.retain(|link, worker| plans.contains_key(link) && !worker.task.is_finished());
+            for (link, plan) in plans {
+                match workers.get(&link) {
+                    Some(worker) if **worker.plan.borrow() == plan => {}
+                    Some(worker) => drop(worker.plan.send_replace(Arc::new(plan))),
+                    None => {
+                        tracing::info!(%link, source = %plan.source.link.bootstrap, "link starts here");
+                        let worker = self.start(&link, plan);
+                        workers.insert(link, worker);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Keeps a steward for each link that this node is to look after.
+    fn appoint(self: &Arc<Self>) {
+        let duties = steward::duties(&self.node);
+        let mut stewards = lock(&self.stewards);
+        stewards.retain(|link, it| duties.get(link) == Some(&it.source) && !it.has_ended());
+        for (link, source) in duties {
+            stewards.entry(link).or_insert_with_key(|link| {
+                StewardHandle::start(Arc::clone(self), link.clone(), source)
+            });
+        }
+    }
+
+    fn start(self: &Arc<Self>, link: &str, plan: Plan) -> WorkerHandle {
+        let (plan, changes) = watch::channel(Arc::new(plan));
+        let (reports, asked) = mpsc::channel(1);
+        let metrics = Arc::default();
+        let own = Arc::clone(&self.node.own_end);
+        let audit = AuditHandle::start(changes.clone(), Arc::clone(&metrics), own);
+        let worker =
+            LinkWorker::new(Arc::clone(self), link.to_owned(), changes, Arc::clone(&metrics));
+        WorkerHandle { plan, reports, audit, metrics, task: tokio::spawn(worker.run(asked)) }
+    }
+
     /// This life of the node, as writers' leases are stamped with it; `None` if chance could not be had:
     /// then there are no leases.
     fn life(&self) -> Option<Life> {
@@ -182,16 +194,16 @@ impl Mirrors {
     }
 
     /// What commands about a link ask its source over.
-    fn client(&self, node: &Node, link: &str, source: &Source) -> Client {
+    fn client(&self, link: &str, source: &Source) -> Client {
         let mut clients = lock(&self.clients);
-        let links = plan::links(&node.meta.metadata());
+        let links = plan::links(&self.node.meta.metadata());
         clients.retain(|name, (known, _)| {
             links.iter().any(|(other, link)| other == name && *link == known.link)
         });
         match clients.get(link) {
             Some((known, found)) if known == source => found.clone(),
             _ => {
-                let made = source.client(&node.own_end);
+                let made = source.client(&self.node.own_end);
                 clients.insert(link.to_owned(), (source.clone(), made.clone()));
                 made
             }
@@ -238,7 +250,7 @@ impl Mirrors {
     }
 
     /// How far the mirrors of the partitions are that this node leads and that are bound to be near.
-    pub(crate) fn contracts(node: &Node) -> Vec<ContractReport> {
+    pub(crate) fn contracts(node: &NodeContext) -> Vec<ContractReport> {
         contracts::reports(node)
     }
 
@@ -261,13 +273,13 @@ impl Mirrors {
     }
 
     /// How the partitions are that this node mirrors.
-    async fn reports(&self, node: &Node) -> Vec<PartitionReport> {
+    async fn reports(&self) -> Vec<PartitionReport> {
         let asked: Vec<_> = {
             let workers = lock(&self.workers);
             workers.values().map(|worker| worker.reports.clone()).collect()
         };
-        let own = node.config.node.get();
-        let mut reports = self.unopened().reports(own, node.logs.now());
+        let own = self.node.config.node.get();
+        let mut reports = self.unopened().reports(own, self.node.logs.now());
         for worker in asked {
             let (reply, answer) = oneshot::channel();
             let ask = async { worker.send(reply).await.ok().map(|()| answer)?.await.ok() };

@@ -204,7 +204,7 @@ fn describe_topic(metadata: &Metadata, name: &Str) -> Result<Vec<DescribedConfig
 
 /// Where a mirror comes from; who mirrors by pattern leaves mirrors out by this.
 fn mirror_source(metadata: &Metadata, topic: TopicId) -> Option<DescribedConfig> {
-    let source = crate::mirror::source_of(metadata, topic)?;
+    let source = crate::linked_topics::source_of(metadata, topic)?;
     let doc = "The link and the topic at the source that this is a mirror of.";
     Some(read_only(topic_config::MIRROR_SOURCE, config_type(Kind::Text), source, doc))
 }

@@ -8,9 +8,9 @@ use meridian_protocol::{ErrorCode, Str};
 use meridian_storage::leader::PutError;
 
 use crate::features::NotAgreed;
+use crate::linked_topics::Closed;
 use crate::log::FetchError;
 use crate::meta::ProposeError;
-use crate::mirror::Closed;
 use crate::partition::source::{HeaderError, SourceError};
 use crate::partition::{ProduceError, TransactionError, VerifyError};
 use crate::producer::SequenceError;
@@ -60,7 +60,7 @@ impl From<NotAgreed> for ApiError {
 /// that the topic and not the request is at fault; while the topic moves to another cluster, one that
 /// has clients ask again where it is.
 pub(super) fn mirror(metadata: &Metadata, topic: TopicId) -> Result<(), ApiError> {
-    match crate::mirror::refuses_clients(metadata, topic) {
+    match crate::linked_topics::refuses_clients(metadata, topic) {
         Some(Closed::Moves(message)) => Err(ApiError::new(ErrorCode::NotLeaderOrFollower, message)),
         Some(Closed::Mirror(message)) => Err(ApiError::new(ErrorCode::PolicyViolation, message)),
         None => Ok(()),

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::access::{self, Rights};
 use super::dispatch::{Call, Client};
-use super::meridian::{AdminError, arguments, json};
 use super::users::carried;
+use crate::admin_api::{AdminError, arguments, json};
 
 /// What a mirror asks: records and their lineage, configs, quotas, access rules and committed
 /// offsets, and, in a switchover, which transactions are open and that their producers are fenced.

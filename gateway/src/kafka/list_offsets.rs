@@ -17,8 +17,8 @@ use super::lookup::{self, TopicKey};
 use super::opening::{self, Patience};
 use super::pace::Pace;
 use super::repeated::repeated;
+use crate::linked_topics;
 use crate::log::{FetchError, Isolation, PartitionLog};
-use crate::mirror;
 use crate::partition::BatchSlice;
 
 /// A timestamp and the offset that has it; -1 for none.
@@ -258,7 +258,7 @@ async fn epoch_end(
             let mirrored = {
                 let metadata = call.front.broker.metadata();
                 let topic = key.find(&metadata).ok();
-                topic.and_then(|topic| mirror::epoch_end(&metadata, topic.id, &log, epoch))
+                topic.and_then(|topic| linked_topics::epoch_end(&metadata, topic.id, &log, epoch))
             };
             // As in Kafka, nothing is said of an epoch that is still to come.
             let is_known = epoch <= log.leader_epoch();

@@ -2,86 +2,13 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use meridian_consensus::error::Refusal;
 use meridian_protocol::messages::{MeridianAdminRequest, MeridianAdminResponse};
 use meridian_protocol::{ErrorCode, Str};
-use serde::{Deserialize, Serialize};
 
 use super::access::operators;
 use super::dispatch::Call;
 use super::link_rights;
-use crate::features::NotAgreed;
-use crate::meta::ProposeError;
-use crate::peers::BoxFuture;
-
-/// Why an operator's method gave nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AdminError {
-    /// No such method.
-    #[error("unknown method {0}; the tool may be newer than this node")]
-    UnknownMethod(String),
-    /// Its arguments are not what it takes.
-    #[error("{0}")]
-    InvalidArguments(String),
-    /// It does not work now.
-    #[error("{0}; retry later")]
-    Unavailable(String),
-    /// It would put records or service at risk, so it was not done.
-    #[error("{0}")]
-    Unsafe(String),
-    /// It cannot work.
-    #[error("{0}")]
-    Failed(String),
-    /// The client may not do it.
-    #[error("{message}")]
-    Denied {
-        /// The error that Kafka has for it.
-        code: ErrorCode,
-        /// Which rule there would have to be.
-        message: String,
-    },
-}
-
-impl From<ProposeError> for AdminError {
-    fn from(error: ProposeError) -> Self {
-        match error {
-            // Who asks again has it judged by what is there now.
-            ProposeError::Refused(Refusal::StaleRow { .. }) => Self::Unavailable(error.to_string()),
-            ProposeError::Refused(_) => Self::Failed(error.to_string()),
-            ProposeError::TimedOut | ProposeError::ShuttingDown => {
-                Self::Unavailable(error.to_string())
-            }
-        }
-    }
-}
-
-impl From<NotAgreed> for AdminError {
-    fn from(error: NotAgreed) -> Self {
-        match error {
-            NotAgreed::NotBy { .. } => Self::Failed(error.to_string()),
-            NotAgreed::Undecided(error) => error.into(),
-        }
-    }
-}
-
-/// The arguments of a method.
-pub(crate) fn arguments<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, AdminError> {
-    serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
-}
-
-/// The answer of a method.
-pub(crate) fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
-    serde_json::to_vec(answer)
-        .map(Bytes::from)
-        .map_err(|error| AdminError::Failed(error.to_string()))
-}
-
-/// The methods of the node, such as `cluster.status`: dispatch is by name alone.
-pub trait AdminHandler: Send + Sync + 'static {
-    /// Calls a method. `body` is its arguments in JSON, and so is what comes back.
-    fn call(&self, method: String, body: Bytes) -> BoxFuture<'_, Result<Bytes, AdminError>>;
-}
+use crate::admin_api::{AdminError, AdminHandler};
 
 /// Answers a call: about access rules here, and else by the node.
 pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianAdminResponse {
@@ -117,19 +44,13 @@ pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianA
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use meridian_base::env::SplitMix;
 
     use super::*;
     use crate::kafka::Front;
     use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
-
-    /// A source is released until it says that it is: what has changed meanwhile may be the fence.
-    #[test]
-    fn what_changed_meanwhile_is_asked_again() {
-        let of = |refusal: Refusal| AdminError::from(ProposeError::from(refusal));
-        assert!(matches!(of(Refusal::StaleRow { index: 0 }), AdminError::Unavailable(_)));
-        assert!(matches!(of(Refusal::TopicExists), AdminError::Failed(_)));
-    }
+    use crate::peers::BoxFuture;
 
     struct Echo;
 

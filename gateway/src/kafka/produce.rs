@@ -93,7 +93,7 @@ impl Rules {
             dedups_sources: crate::meta::dedups_sources(metadata, topic.id),
             is_compacted: crate::meta::is_compacted(metadata, topic.id),
             lag_max: lag_limit(metadata, topic.id),
-            needs_lease: crate::mirror::needs_lease(metadata, topic.id),
+            needs_lease: crate::linked_topics::needs_lease(metadata, topic.id),
             timestamps: TimestampBounds::of(metadata, topic),
         })
     }

@@ -110,7 +110,7 @@ pub(super) async fn create_default(front: &Front, name: &str) -> Result<(), ApiE
 
 /// A mirror that begins anew gets its name back.
 fn check_awaited(metadata: &Metadata, name: &str) -> Result<(), ApiError> {
-    let refused = crate::mirror::refuses_creation(metadata, name);
+    let refused = crate::linked_topics::refuses_creation(metadata, name);
     refused.map_or(Ok(()), |message| Err(ApiError::new(ErrorCode::PolicyViolation, message)))
 }
 
@@ -484,7 +484,7 @@ async fn delete_one(
         }
         result.topic_id = lookup::uuid(topic.id);
         mutations.charge(call, topic.partitions.len())?;
-        (topic.id, crate::mirror::forget(&metadata, topic.id))
+        (topic.id, crate::linked_topics::forget(&metadata, topic.id))
     };
     call.front.broker.propose(Command::DeleteTopic { topic }).await?;
     if let Some(forget) = mirror {

@@ -18,15 +18,16 @@ use bytes::Bytes;
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use serde::de::DeserializeOwned;
 
+use crate::admin_api::AdminError;
+use crate::admin_api::{self, json};
 use crate::client::ClientError;
-use crate::kafka::AdminError;
-use crate::kafka::meridian::{self, json};
-use crate::mirror::{contracts, lease, said_of_source};
-use crate::node::Node;
+use crate::context::NodeContext;
+use crate::mirror::{Mirrors, contracts, lease, said_of_source};
 
 /// A call of one of these methods.
 pub(crate) struct AdminCall {
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
+    mirrors: Arc<Mirrors>,
     body: Bytes,
 }
 
@@ -37,8 +38,8 @@ impl AdminCall {
     }
 
     /// A call with these arguments in JSON.
-    pub(crate) fn new(node: Arc<Node>, body: Bytes) -> Self {
-        Self { node, body }
+    pub(crate) fn new(mirrors: Arc<Mirrors>, body: Bytes) -> Self {
+        Self { node: Arc::clone(&mirrors.node), mirrors, body }
     }
 
     /// Runs it; gives its result in JSON.
@@ -56,8 +57,8 @@ impl AdminCall {
             "link.traffic" => self.tell_traffic(),
             "mirror.create" => self.create_mirror().await,
             "mirror.list" => self.list_mirrors(),
-            "mirror.partitions" => json(&self.node.mirrors.reports(&self.node).await),
-            "mirror.stewards" => json(&self.node.mirrors.stewards()),
+            "mirror.partitions" => json(&self.mirrors.reports().await),
+            "mirror.stewards" => json(&self.mirrors.stewards()),
             "mirror.rule.put" => self.put_rule().await,
             "mirror.rule.list" => self.list_rules(),
             "mirror.rule.delete" => self.delete_rule().await,
@@ -75,7 +76,7 @@ impl AdminCall {
             "mirror.fence" => self.fence_topic().await,
             "mirror.release" => self.release_topic().await,
             "mirror.reverse" => self.reverse_topic().await,
-            "mirror.positions" => json(&contracts::take(&self.node, self.arguments()?)),
+            "mirror.positions" => json(&contracts::take(&self.mirrors, self.arguments()?)),
             "mirror.leases" => json(&lease::reports(&self.node)),
             "mirror.drop-lease" => self.drop_lease().await,
             "mirror.contracts" => json(&contracts::reports(&self.node)),
@@ -88,7 +89,7 @@ impl AdminCall {
     }
 
     fn arguments<T: DeserializeOwned>(&self) -> Result<T, AdminError> {
-        meridian::arguments(&self.body)
+        admin_api::arguments(&self.body)
     }
 
     async fn put(

@@ -30,8 +30,8 @@ use super::plan::{Plan, Source, Target};
 use super::survey::{self, Survey};
 use super::worker::LinkMetrics;
 use crate::client::{Client, ClientError, Lane};
+use crate::context::OwnEnd;
 use crate::log::FetchError;
-use crate::mirror::secrets::OwnEnd;
 use crate::runtime::clock::Clock;
 
 /// How often it is seen which partitions are to be compared.

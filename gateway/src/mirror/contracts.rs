@@ -5,7 +5,6 @@
 //!                                                              produce asks it <-------+
 //! ```
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::id::{ClusterId, PartitionId};
@@ -13,11 +12,12 @@ use meridian_base::position::Offset;
 use meridian_consensus::state::Topic;
 use serde::{Deserialize, Serialize};
 
+use super::Mirrors;
 use super::lease::{self, Granted, Told};
 use super::switchover::millis;
 use super::wire::TopicKey;
+use crate::context::NodeContext;
 use crate::kafka::lag_limit;
-use crate::node::Node;
 
 /// Up to where a cluster has partitions of this one.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,7 +60,8 @@ struct MirrorPosition {
 
 /// Takes what a mirror tells. What this node does not lead, its leader hears of as soon as the mirror
 /// follows that one.
-pub(super) fn take(node: &Arc<Node>, told: Positions) -> Told {
+pub(super) fn take(mirrors: &Mirrors, told: Positions) -> Told {
+    let node = &mirrors.node;
     let cluster = ClusterId::from_text(told.cluster);
     for Position { topic_id, partition, end_offset } in told.positions {
         let found = {
@@ -72,11 +73,11 @@ pub(super) fn take(node: &Arc<Node>, told: Positions) -> Told {
             log.on_mirrored(cluster.clone(), Offset::new(end_offset));
         }
     }
-    told.lease.map(|granted| lease::take(node, &cluster, &granted)).unwrap_or_default()
+    told.lease.map(|granted| lease::take(mirrors, &cluster, &granted)).unwrap_or_default()
 }
 
 /// How it stands with the partitions that this node leads.
-pub(super) fn reports(node: &Node) -> Vec<ContractReport> {
+pub(super) fn reports(node: &NodeContext) -> Vec<ContractReport> {
     let bound: Vec<(String, Duration, Vec<PartitionId>)> = {
         let metadata = node.meta.metadata();
         let of = |topic: &Topic| {

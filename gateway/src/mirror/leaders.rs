@@ -8,7 +8,7 @@ use meridian_base::id::{NodeId, PartitionId, TopicId};
 use tokio::task::JoinSet;
 
 use crate::client::clock::Backoff;
-use crate::node::Node;
+use crate::context::NodeContext;
 use crate::peers::wire::{MarkerOutcome, PeerReply, PeerRequest};
 
 /// A leader that has not answered by then is asked again.
@@ -17,7 +17,7 @@ const ASK_TIMEOUT: Duration = Duration::from_secs(2);
 /// Asks the leaders of a topic's partitions, whoever they are by then, until all of them have done what is
 /// asked for. In vain, it gives the number of partitions that are left.
 pub(super) async fn ask_all(
-    node: &Node,
+    node: &NodeContext,
     topic: TopicId,
     within: Duration,
     request: impl Fn(Vec<PartitionId>) -> PeerRequest,
@@ -63,7 +63,10 @@ fn done(reply: PeerReply) -> Vec<bool> {
     }
 }
 
-fn by_leader(node: &Node, left: &BTreeSet<PartitionId>) -> BTreeMap<NodeId, Vec<PartitionId>> {
+fn by_leader(
+    node: &NodeContext,
+    left: &BTreeSet<PartitionId>,
+) -> BTreeMap<NodeId, Vec<PartitionId>> {
     let metadata = node.meta.metadata();
     let mut by_leader: BTreeMap<NodeId, Vec<PartitionId>> = BTreeMap::new();
     for id in left {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use meridian_base::id::{ClusterId, PartitionId, TopicId};
 use meridian_base::position::LeaderEpoch;
 use meridian_consensus::command::{ExpectedVersion, FeatureLevel, RowChange, RowKind};
-use meridian_consensus::state::{Metadata, Row, Topic};
+use meridian_consensus::state::{Metadata, Topic};
 use meridian_mirror::lease::{
     self, Grant, LENGTH_MAX, Need, Stamp, Standing, wait_before_promotion,
 };
@@ -26,10 +26,11 @@ use tokio::task::JoinSet;
 use super::succession::{latest_epoch, put, raise};
 use super::switchover::millis;
 use super::wire::TopicKey;
-use super::{leaders, plan, refuses_clients};
+use super::{Mirrors, leaders, plan};
+use crate::admin_api::AdminError;
+use crate::context::NodeContext;
 use crate::features::agree;
-use crate::kafka::AdminError;
-use crate::node::Node;
+use crate::linked_topics::refuses_clients;
 use crate::peers::wire::PeerRequest;
 use crate::runtime::clock::Clock;
 
@@ -99,11 +100,6 @@ fn read_need(metadata: &Metadata, topic: TopicId) -> Result<Option<Need>, RowErr
     row.map(|row| Need::decode(&row.value)).transpose()
 }
 
-/// Whether a topic is written to under a lease only. A row that can't be read is a need as well.
-pub(crate) fn needs_lease(metadata: &Metadata, topic: TopicId) -> bool {
-    metadata.extra_row(RowKind::WriterLease, &Need::key(topic)).is_some()
-}
-
 /// The change after which a topic needs no lease.
 pub(super) fn end(topic: TopicId) -> RowChange {
     let (kind, key) = (RowKind::WriterLease, Need::key(topic).to_vec());
@@ -119,25 +115,6 @@ pub(super) fn wait_over(options: &LinkOptions) -> Option<Duration> {
 pub(super) fn grant(metadata: &Metadata, source_topic: TopicId) -> Result<Option<Grant>, RowError> {
     let row = metadata.extra_row(RowKind::LeaseGrant, &Grant::key(source_topic));
     row.map(|row| Grant::decode(&row.value)).transpose()
-}
-
-/// The change after which nothing is known to be granted of a topic of another cluster; `None` if nothing
-/// is, or if another mirror than this one is left, for which it was granted as well.
-pub(super) fn forget_grant(
-    metadata: &Metadata,
-    mirror: TopicId,
-    source_topic: TopicId,
-) -> Option<RowChange> {
-    let (kind, key) = (RowKind::LeaseGrant, Grant::key(source_topic).to_vec());
-    metadata.extra_row(kind, &key)?;
-    let is_of_another = |(key, row): (&[u8], &Row)| {
-        let is_other = MirrorTopic::topic_of(key) != Some(mirror);
-        // What can't be read may be one.
-        is_other
-            && MirrorTopic::decode(&row.value).map_or(true, |it| it.source_topic == source_topic)
-    };
-    let is_needed = metadata.extra_rows(RowKind::MirrorTopic).any(is_of_another);
-    (!is_needed).then_some(RowChange { kind, key, value: None, expected: ExpectedVersion::Any })
 }
 
 /// How long a promotion without the source waits. An error if its source may be somebody else's writer,
@@ -219,8 +196,9 @@ fn sort(metadata: &Metadata, by: &ClusterId, partitions: &[Leased]) -> Sorted {
 }
 
 /// Takes what a mirror grants. From the first grant on a topic needs it.
-pub(super) fn take(node: &Arc<Node>, by: &ClusterId, granted: &Granted) -> Told {
-    let (Some(life), now) = (node.mirrors.life(), node.logs.now()) else { return Told::default() };
+pub(super) fn take(mirrors: &Mirrors, by: &ClusterId, granted: &Granted) -> Told {
+    let node = &mirrors.node;
+    let (Some(life), now) = (mirrors.life(), node.logs.now()) else { return Told::default() };
     let length = Duration::from_millis(granted.length_ms);
     let Sorted { led, needs, unfenced } = sort(&node.meta.metadata(), by, &granted.partitions);
     if let Some(stamp) = granted.stamp {
@@ -228,7 +206,7 @@ pub(super) fn take(node: &Arc<Node>, by: &ClusterId, granted: &Granted) -> Told 
             log.on_lease(life, stamp, length);
         }
         if !unfenced.is_empty()
-            && let Ok(alone) = Arc::clone(&node.mirrors.needs).try_lock_owned()
+            && let Ok(alone) = Arc::clone(&mirrors.needs).try_lock_owned()
         {
             tokio::spawn(begin(Arc::clone(node), by.clone(), unfenced, alone));
         }
@@ -239,7 +217,7 @@ pub(super) fn take(node: &Arc<Node>, by: &ClusterId, granted: &Granted) -> Told 
 /// Has topics need the lease of a cluster, if they need none yet. What fails is begun again by the next
 /// grant.
 async fn begin(
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
     of: ClusterId,
     topics: BTreeSet<TopicId>,
     _alone: OwnedMutexGuard<()>,
@@ -262,7 +240,7 @@ async fn begin(
 
 /// A row first; then new generations, whose leaders have read it, and each of which says that it has taken
 /// over: what was let in by one that knew nothing of the row, or may be, is fenced off.
-async fn have_needed(node: &Node, of: &ClusterId, topic: TopicId) -> Result<(), AdminError> {
+async fn have_needed(node: &NodeContext, of: &ClusterId, topic: TopicId) -> Result<(), AdminError> {
     let read = || {
         let metadata = node.meta.metadata();
         let version = metadata.extra_row(RowKind::WriterLease, &Need::key(topic));
@@ -316,7 +294,7 @@ pub(super) enum News {
 
 /// Writes down what there is to be known of topics of another cluster. What fails is tried again when it is
 /// found to be missing.
-pub(super) async fn note(node: Arc<Node>, news: Vec<(TopicId, News)>) {
+pub(super) async fn note(node: Arc<NodeContext>, news: Vec<(TopicId, News)>) {
     for (topic, news) in news {
         let Some(change) = noted(&node.meta.metadata(), topic, news) else { continue };
         let put = async {
@@ -347,7 +325,7 @@ pub(super) fn noted(metadata: &Metadata, source_topic: TopicId, news: News) -> O
 }
 
 /// How it stands with the partitions that this node leads.
-pub(super) fn reports(node: &Node) -> Vec<LeaseReport> {
+pub(super) fn reports(node: &NodeContext) -> Vec<LeaseReport> {
     let needed: Vec<(String, Need, Vec<PartitionId>)> = {
         let metadata = node.meta.metadata();
         let of = |topic: &Topic| {

@@ -9,11 +9,12 @@ use meridian_mirror::lease::{Need, Standing};
 use meridian_mirror::rows::MirrorTopic;
 use meridian_mirror::state::State;
 
+use super::Mirrors;
 use super::worker::LinkMetrics;
-use super::{Mirrors, refuses_clients};
+use crate::context::NodeContext;
 use crate::health::Partitions;
 use crate::health::own::{LinkObserved, StoppedObserved};
-use crate::node::Node;
+use crate::linked_topics::refuses_clients;
 use crate::runtime::clock;
 
 /// A new leader hears of its lease within this time.
@@ -21,9 +22,9 @@ pub(crate) const LEASED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Mirrors {
     /// The links that this node pulls over or looks after.
-    pub(crate) fn observed(&self, node: &Node) -> Vec<LinkObserved> {
+    pub(crate) fn observed(&self) -> Vec<LinkObserved> {
         let mut links: BTreeMap<String, LinkObserved> = BTreeMap::new();
-        for (name, metrics, differences) in self.metrics(node.logs.now()) {
+        for (name, metrics, differences) in self.metrics(self.node.logs.now()) {
             let link = entry(&mut links, &name);
             of_metrics(&metrics, link);
             if differences > 0 {
@@ -117,7 +118,10 @@ impl LinkMetrics {
 
 /// Partitions led here whose topics are written under a lease only, and that have had none for longer than
 /// `longer_than`; by the cluster that grants.
-pub(crate) fn leases_missing(node: &Node, longer_than: Duration) -> Vec<(String, Partitions)> {
+pub(crate) fn leases_missing(
+    node: &NodeContext,
+    longer_than: Duration,
+) -> Vec<(String, Partitions)> {
     let needed: Vec<(String, Vec<PartitionId>)> = {
         let metadata = node.meta.metadata();
         let of = |key: &[u8], value: &[u8]| {

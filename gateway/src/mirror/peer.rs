@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use super::survey;
 use crate::client::{Client, ClientError, Lane};
-use crate::node::Node;
+use crate::context::NodeContext;
 
 /// Time for one answer. Clients wait meanwhile: better ask another broker soon.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -70,7 +70,7 @@ pub(super) async fn call<R: DeserializeOwned>(
 }
 
 /// Where Kafka clients find this cluster.
-pub(super) fn own_bootstrap(node: &Node) -> String {
+pub(super) fn own_bootstrap(node: &NodeContext) -> String {
     let metadata = node.meta.metadata();
     let addresses = metadata.nodes().map(|(_, it)| it.registration.kafka.to_string());
     addresses.collect::<Vec<_>>().join(",")

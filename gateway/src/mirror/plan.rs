@@ -11,13 +11,14 @@ use meridian_mirror::quotas::Carried;
 use meridian_mirror::rows::{Link, MirrorTopic, RowError, Stage};
 use meridian_mirror::seed::Part;
 
-use super::secrets::{self, OwnEnd};
+use super::Mirrors;
+use super::secrets;
 use super::seed::{self, Seeds};
 use super::unopened::Place;
 use crate::client::Client;
 use crate::client::security::Security;
+use crate::context::OwnEnd;
 use crate::log::{Ownership, PartitionLog};
-use crate::node::Node;
 
 /// A link and how it is secured.
 #[derive(Clone, PartialEq, Eq)]
@@ -184,7 +185,8 @@ pub(super) fn mirror_named(metadata: &Metadata, name: &str) -> Option<MirrorRow>
 }
 
 /// The work of each link on this node, and what it cannot work on because it does not serve it.
-pub(super) fn plans(node: &Node) -> (BTreeMap<String, Plan>, BTreeMap<PartitionId, Place>) {
+pub(super) fn plans(own: &Mirrors) -> (BTreeMap<String, Plan>, BTreeMap<PartitionId, Place>) {
+    let node = &own.node;
     let mut wanted: Vec<(PartitionId, TopicId, Arc<MirrorTopic>, u32, u32)> = Vec::new();
     let mut plans: BTreeMap<String, Plan> = BTreeMap::new();
     let seeds = {
@@ -220,7 +222,7 @@ pub(super) fn plans(node: &Node) -> (BTreeMap<String, Plan>, BTreeMap<PartitionI
         };
         if let Some(plan) = plans.get_mut(&mirror.link) {
             let seed = seeds.of(&mirror, index).filter(|(_, part)| {
-                log.high_watermark() < part.until && !node.mirrors.is_unseeded(partition)
+                log.high_watermark() < part.until && !own.is_unseeded(partition)
             });
             let (mirror, seed, targets) = match seed {
                 Some((seed, part)) => (seed, Some(part), &mut seeded),

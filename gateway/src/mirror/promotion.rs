@@ -21,11 +21,12 @@ use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::succession::Act;
 
 use super::leaders;
-use super::lease::{self, needs_lease};
+use super::lease;
 use super::plan::MirrorRow;
 use super::succession::{self, change, change_mirror, put, standing};
-use crate::kafka::AdminError;
-use crate::node::Node;
+use crate::admin_api::AdminError;
+use crate::context::NodeContext;
+use crate::linked_topics::needs_lease;
 use crate::peers::wire::PeerRequest;
 use crate::runtime::clock::Clock;
 
@@ -46,7 +47,7 @@ pub(super) enum Cause {
 
 /// Promotes a mirror; nothing is left to do if it is promoted already.
 pub(super) async fn promote(
-    node: &Arc<Node>,
+    node: &Arc<NodeContext>,
     topic: TopicId,
     cause: Cause,
 ) -> Result<(), AdminError> {
@@ -115,7 +116,7 @@ pub(super) fn conclusion(
     Ok(changes)
 }
 
-fn row_of(node: &Node, topic: TopicId) -> Result<MirrorRow, AdminError> {
+fn row_of(node: &NodeContext, topic: TopicId) -> Result<MirrorRow, AdminError> {
     find_row(&node.meta.metadata(), topic)
 }
 
@@ -128,7 +129,7 @@ fn find_row(metadata: &Metadata, topic: TopicId) -> Result<MirrorRow, AdminError
 }
 
 /// A switchover under way is ended first: its coordinator would promote as well.
-fn check(node: &Node, topic: TopicId, cause: Cause) -> Result<(), AdminError> {
+fn check(node: &NodeContext, topic: TopicId, cause: Cause) -> Result<(), AdminError> {
     let standing = standing(&node.meta.metadata(), topic)?;
     match standing.row.act {
         Act::TakingOver { step, .. } if matches!(cause, Cause::Operator { .. }) => {
@@ -144,7 +145,7 @@ fn check(node: &Node, topic: TopicId, cause: Cause) -> Result<(), AdminError> {
 
 /// Gives all partitions epochs above all that their records may have, and writes down which.
 async fn detach(
-    node: &Node,
+    node: &NodeContext,
     topic: TopicId,
     mirror: &mut MirrorTopic,
 ) -> Result<LeaderEpoch, AdminError> {
@@ -163,7 +164,7 @@ async fn detach(
 
 /// Has every leader abort what is open in its partitions.
 async fn abort_open(
-    node: &Arc<Node>,
+    node: &Arc<NodeContext>,
     topic: TopicId,
     above: LeaderEpoch,
 ) -> Result<(), AdminError> {

@@ -11,10 +11,10 @@ use meridian_mirror::vigil::Policy;
 use super::plan::MirrorRow;
 use super::seed;
 use super::succession::change_mirror;
+use crate::admin_api::AdminError;
 use crate::broker::Broker;
-use crate::kafka::AdminError;
+use crate::context::NodeContext;
 use crate::meta::ProposeError;
-use crate::node::Node;
 use crate::topic_config::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE};
 
 /// Why a mirror was not deleted.
@@ -37,7 +37,7 @@ impl From<ReplaceError> for AdminError {
 }
 
 /// What a topic's config says is to become of it.
-pub(super) fn policy(node: &Node, topic: TopicId, config: &str) -> Policy {
+pub(super) fn policy(node: &NodeContext, topic: TopicId, config: &str) -> Policy {
     let metadata = node.meta.metadata();
     let value = metadata.config(&ConfigResource::Topic(topic), config);
     value.and_then(Policy::parse).unwrap_or_default()
@@ -45,7 +45,7 @@ pub(super) fn policy(node: &Node, topic: TopicId, config: &str) -> Policy {
 
 /// Deletes what is or was a mirror.
 pub(super) async fn delete(broker: &dyn Broker, topic: TopicId) -> Result<(), ProposeError> {
-    let forget = super::forget(&broker.metadata(), topic);
+    let forget = crate::linked_topics::forget(&broker.metadata(), topic);
     for command in std::iter::once(Command::DeleteTopic { topic }).chain(forget) {
         broker.propose(command).await?;
     }
@@ -85,7 +85,7 @@ async fn begin(
 /// of `wanted` is now in its place. The rule comes first: whatever fails after it, the topic is mirrored again. What
 /// both sides are known to have is set aside for the new mirror to take.
 pub(super) async fn replace(
-    node: &Node,
+    node: &NodeContext,
     topic: TopicId,
     read: Option<MirrorRow>,
     wanted: &MirrorTopic,

@@ -1,7 +1,7 @@
 //! The rules of links, ready to be matched.
 
 use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
-use meridian_consensus::state::{Metadata, names_collide};
+use meridian_consensus::state::Metadata;
 use meridian_mirror::rows::Stage;
 use meridian_mirror::rules::{Rule, Subject};
 use regex::Regex;
@@ -86,17 +86,6 @@ pub(super) fn forget(
 /// Whether a topic is about to be mirrored over a link in place of one that was deleted.
 pub(super) fn is_awaited(metadata: &Metadata, link: &str, name: &str) -> bool {
     rules(metadata, Some(link)).iter().any(|rule| rule.mirror() == Some(name))
-}
-
-/// Why clients may not create a topic of this name, if they may not: a mirror would never get its name back.
-pub(crate) fn refuses_creation(metadata: &Metadata, name: &str) -> Option<String> {
-    let takes_name = |rule: &Rule| rule.mirror().is_some_and(|it| names_collide(it, name));
-    let rule = rules(metadata, None).into_iter().find(takes_name)?;
-    let (link, awaited) = (&rule.link, rule.mirror()?);
-    Some(format!(
-        "{awaited} is about to begin anew as a mirror over link {link}; `meridian mirror rules` shows how that goes, \
-         `meridian mirror forget --link {link} --mirror {awaited}` gives it up"
-    ))
 }
 
 /// The change that takes away a rule for a single topic, as it was judged, if it has done its work: the mirror under its

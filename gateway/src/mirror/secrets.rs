@@ -2,21 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use meridian_base::id::ClusterId;
 use meridian_consensus::state::Metadata;
 use meridian_mirror::options::{LinkOptions, is_secret};
 
 use super::plan::{self, Source};
 use crate::health::own::SecretsObserved;
 use crate::runtime::secrets::{Keyring, SecretError};
-
-/// What this cluster brings to its links.
-#[derive(Debug)]
-pub(crate) struct OwnEnd {
-    /// They open the secrets of links.
-    pub(crate) keys: Keyring,
-    pub(crate) cluster: ClusterId,
-}
 
 /// Why the secrets of a link can't be used here.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +80,8 @@ pub(crate) fn observe(metadata: &Metadata, keys: &Keyring) -> SecretsObserved {
 #[cfg(test)]
 mod tests {
     use meridian_mirror::rows::Link;
+
+    use meridian_base::id::ClusterId;
 
     use super::*;
 

@@ -23,8 +23,8 @@ use meridian_mirror::seed::{Part, Seed};
 use super::plan::{self, Source};
 use super::{peer, replace, rules, steward, succession};
 use crate::client::Client;
+use crate::context::NodeContext;
 use crate::meta::ProposeError;
-use crate::node::Node;
 
 /// The plan by which seeds are taken: no link can have this name.
 pub(super) const PLAN: &str = "(seeds)";
@@ -67,7 +67,7 @@ impl Seeds {
 }
 
 /// This cluster, as the source that seeds are taken from; `None` while it has no name.
-pub(super) fn source(node: &Node) -> Option<Source> {
+pub(super) fn source(node: &NodeContext) -> Option<Source> {
     let cluster = node.meta.metadata().cluster_id()?.clone();
     // Nothing is gained by compressing what stays in the cluster.
     let values = [(COMPRESSION_TYPE.to_owned(), "none".to_owned())].into();
@@ -82,7 +82,7 @@ pub(super) fn source(node: &Node) -> Option<Source> {
 
 /// Takes its name from a topic that is to be mirrored anew, and keeps it for the mirror to take these parts from.
 pub(super) async fn set_aside(
-    node: &Node,
+    node: &NodeContext,
     topic: TopicId,
     mirror: &MirrorTopic,
     parts: Vec<(u32, Part)>,
@@ -111,7 +111,7 @@ fn change(topic: TopicId, index: u32, value: Option<Vec<u8>>) -> RowChange {
     RowChange { kind, key, value, expected: ExpectedVersion::Any }
 }
 
-async fn put(node: &Node, changes: Vec<RowChange>) -> Result<(), ProposeError> {
+async fn put(node: &NodeContext, changes: Vec<RowChange>) -> Result<(), ProposeError> {
     for changes in changes.chunks(ROWS_PER_ENTRY) {
         node.meta.propose(Command::PutRows(changes.to_vec())).await?;
     }
@@ -119,7 +119,7 @@ async fn put(node: &Node, changes: Vec<RowChange>) -> Result<(), ProposeError> {
 }
 
 /// Deletes what was set aside for a mirror that is to begin anew.
-pub(super) async fn discard(node: &Node, mirror: &MirrorTopic) -> Result<(), ProposeError> {
+pub(super) async fn discard(node: &NodeContext, mirror: &MirrorTopic) -> Result<(), ProposeError> {
     let topics: BTreeSet<TopicId> = {
         let metadata = node.meta.metadata();
         let of = rows(&metadata)
@@ -133,7 +133,7 @@ pub(super) async fn discard(node: &Node, mirror: &MirrorTopic) -> Result<(), Pro
 }
 
 /// Deletes a topic that was set aside, then its rows: they are looked at until it is gone.
-async fn delete(node: &Node, topic: TopicId) -> Result<(), ProposeError> {
+async fn delete(node: &NodeContext, topic: TopicId) -> Result<(), ProposeError> {
     let is_there = node.meta.metadata().topic(topic).is_some();
     if is_there {
         replace::delete(node, topic).await?;
@@ -180,7 +180,7 @@ fn fate(metadata: &Metadata, topic: TopicId, seeds: &BTreeMap<u32, Seed>) -> Fat
 }
 
 /// Deletes what nobody needs any more.
-pub(super) async fn run(node: Arc<Node>) {
+pub(super) async fn run(node: Arc<NodeContext>) {
     let mut interval = crate::background::ticks(TEND_EVERY);
     loop {
         interval.tick().await;
@@ -214,7 +214,7 @@ pub(super) async fn run(node: Arc<Node>) {
 }
 
 /// Whether all partitions have what was to be taken.
-async fn has_reached(node: &Node, name: &str, until: &BTreeMap<u32, Offset>) -> bool {
+async fn has_reached(node: &NodeContext, name: &str, until: &BTreeMap<u32, Offset>) -> bool {
     let own = Client::unconnected(&peer::own_bootstrap(node));
     let Ok(ends) = peer::ends(&own, name, false).await else { return false };
     until

@@ -40,14 +40,15 @@ use tokio::task::JoinHandle;
 
 pub(super) use self::configs::is_own as is_own_config;
 use self::groups::{CarriedPosition, Groups};
+use super::Mirrors;
 use super::lookout::Lookout;
 use super::plan::{self, MirrorRow, Source};
 use super::said_of_source;
 use crate::client::metadata::ClusterView;
 use crate::client::{Client, ClientError};
+use crate::context::NodeContext;
 use crate::features::NotAgreed;
 use crate::meta::ProposeError;
-use crate::node::Node;
 use crate::runtime::clock::Clock;
 use crate::runtime::secrets::SecretError;
 use crate::runtime::tls::ends_at;
@@ -118,7 +119,8 @@ impl Drop for StewardHandle {
 }
 
 impl StewardHandle {
-    pub(super) fn start(node: Arc<Node>, link: String, source: Source) -> Self {
+    pub(super) fn start(mirrors: Arc<Mirrors>, link: String, source: Source) -> Self {
+        let node = Arc::clone(&mirrors.node);
         tracing::info!(%link, "this node looks after the link");
         let report = StewardReport {
             link: link.clone(),
@@ -137,6 +139,7 @@ impl StewardHandle {
             groups: Groups::default(),
             report: Arc::clone(&report),
             node,
+            mirrors,
             link,
         };
         Self { source, report, task: tokio::spawn(steward.run()) }
@@ -189,7 +192,8 @@ struct Duties {
 }
 
 struct Steward {
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
+    mirrors: Arc<Mirrors>,
     link: String,
     source: Source,
     client: Client,
@@ -345,7 +349,7 @@ fn follows(stage: Stage) -> bool {
 }
 
 /// The links that this node is the steward of: each link has one of the nodes that are alive.
-pub(super) fn duties(node: &Node) -> BTreeMap<String, Source> {
+pub(super) fn duties(node: &NodeContext) -> BTreeMap<String, Source> {
     let metadata = node.meta.metadata();
     let links = plan::links(&metadata);
     let own = links.into_iter().filter(|(name, link)| {

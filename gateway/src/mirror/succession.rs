@@ -8,10 +8,10 @@ use meridian_consensus::state::{Metadata, Partition};
 use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::succession::{Act, Succession};
 
+use crate::admin_api::AdminError;
 use crate::broker::Broker;
-use crate::kafka::AdminError;
+use crate::context::NodeContext;
 use crate::meta::ProposeError;
-use crate::node::Node;
 
 /// A row that says how a topic stands, and its version.
 #[derive(Clone, Debug)]
@@ -84,12 +84,12 @@ fn creation(metadata: &Metadata, topic: TopicId) -> Option<RowChange> {
 }
 
 /// Writes rows, all or none.
-pub(super) async fn put(node: &Node, changes: Vec<RowChange>) -> Result<(), AdminError> {
+pub(super) async fn put(node: &NodeContext, changes: Vec<RowChange>) -> Result<(), AdminError> {
     propose(node, Command::PutRows(changes)).await
 }
 
 /// Has a command decided.
-pub(super) async fn propose(node: &Node, command: Command) -> Result<(), AdminError> {
+pub(super) async fn propose(node: &NodeContext, command: Command) -> Result<(), AdminError> {
     Ok(node.meta.propose(command).await.map(drop)?)
 }
 
@@ -113,7 +113,7 @@ pub(super) fn latest_epoch(metadata: &Metadata, topic: TopicId) -> Result<Leader
 /// above which nothing is appended. It is looked up now and written down once: a leader that came
 /// before the row may have let producers in that know nothing of it, and one that came after has not.
 pub(super) async fn fence(
-    node: &Node,
+    node: &NodeContext,
     topic: TopicId,
     row: &Succession,
 ) -> Result<LeaderEpoch, AdminError> {
@@ -138,7 +138,7 @@ pub(super) async fn fence(
 /// Gives those partitions of a topic a new generation whose leader epochs are not above
 /// `epoch_floor`: what their leaders had in flight is fenced off then.
 pub(super) async fn raise(
-    node: &Node,
+    node: &NodeContext,
     topic: TopicId,
     epoch_floor: LeaderEpoch,
 ) -> Result<(), AdminError> {

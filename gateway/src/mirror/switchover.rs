@@ -26,8 +26,8 @@ use tokio::task::JoinHandle;
 use self::actions::Actions;
 use super::peer::PeerError;
 use super::succession::{self, Standing, change, put, standing};
-use crate::kafka::AdminError;
-use crate::node::Node;
+use crate::admin_api::AdminError;
+use crate::context::NodeContext;
 use crate::runtime::clock::Clock;
 
 /// Pause after the metadata log took no row.
@@ -49,7 +49,7 @@ impl Drop for Running {
 
 impl Coordinators {
     /// Coordinates what is under way, if this node leads the metadata log, and nothing otherwise.
-    pub(super) fn tend(&self, node: &Arc<Node>) {
+    pub(super) fn tend(&self, node: &Arc<NodeContext>) {
         let leads = node.meta.leadership().is_some_and(|leadership| leadership.is_self);
         let topics = if leads { succession::taken_over(&node.meta.metadata()) } else { Vec::new() };
         let mut running = lock(&self.running);
@@ -71,7 +71,7 @@ struct UnderWay {
     yielded_to: Option<ClusterId>,
 }
 
-fn under_way(node: &Node, topic: TopicId) -> Option<UnderWay> {
+fn under_way(node: &NodeContext, topic: TopicId) -> Option<UnderWay> {
     let standing = standing(&node.meta.metadata(), topic).ok()?;
     let Act::TakingOver { attempt, step, within_ms, reason, yielded_to } = standing.row.act.clone()
     else {
@@ -82,7 +82,7 @@ fn under_way(node: &Node, topic: TopicId) -> Option<UnderWay> {
 }
 
 /// Drives one switchover until nothing is under way.
-async fn coordinate(node: Arc<Node>, topic: TopicId) {
+async fn coordinate(node: Arc<NodeContext>, topic: TopicId) {
     let clock = Clock::start();
     while let Some(read) = under_way(&node, topic) {
         let (attempt, step) = (read.attempt, read.step);
@@ -97,7 +97,7 @@ async fn coordinate(node: Arc<Node>, topic: TopicId) {
 
 /// Drives it from what was read until it has ended, or somebody else has written the row.
 async fn drive(
-    node: &Arc<Node>,
+    node: &Arc<NodeContext>,
     topic: TopicId,
     clock: &Clock,
     read: UnderWay,
@@ -138,7 +138,7 @@ fn told(step: Step, result: Result<(), PeerError>) -> Input {
 
 /// Writes the row of a step; gives it as it was read back.
 async fn persist(
-    node: &Node,
+    node: &NodeContext,
     topic: TopicId,
     read: &UnderWay,
     step: Step,
@@ -155,7 +155,12 @@ async fn persist(
     under_way(node, topic).filter(|found| found.standing.row == row).ok_or_else(other)
 }
 
-async fn finish(node: &Node, topic: TopicId, read: &UnderWay, end: End) -> Result<(), AdminError> {
+async fn finish(
+    node: &NodeContext,
+    topic: TopicId,
+    read: &UnderWay,
+    end: End,
+) -> Result<(), AdminError> {
     let rolled_back = || read.reason.clone().unwrap_or_else(|| "rolled back".to_owned());
     let reason = (end == End::RolledBack).then(rolled_back);
     let attempt = read.attempt;

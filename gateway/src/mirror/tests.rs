@@ -55,8 +55,8 @@ async fn only_the_link_writes_until_the_mirror_is_promoted() {
     for stage in [Stage::Creating, Stage::Mirroring, Stage::Paused, Stage::Promoting] {
         let topic = put(&broker, stage);
         assert_eq!(produce(&mut client).await, ErrorCode::PolicyViolation, "{stage:?}");
-        let message = super::refuses_clients(&broker.state(), topic);
-        assert!(matches!(message, Some(super::Closed::Mirror(message))
+        let message = crate::linked_topics::refuses_clients(&broker.state(), topic);
+        assert!(matches!(message, Some(crate::linked_topics::Closed::Mirror(message))
             if message.contains("meridian mirror promote t")));
         // All that is there is valid under whatever epoch the source's leaders had.
         assert_eq!(epoch_end(&mut client, 40).await, (40, 2));

@@ -37,6 +37,7 @@ pub(crate) use self::meter::LinkMetrics;
 use self::meter::Meter;
 use self::stall::Stalls;
 use self::tell::Teller;
+use super::Mirrors;
 use super::lease::Told;
 use super::lookout::Lookout;
 use super::plan::{Plan, Target};
@@ -44,8 +45,8 @@ use super::question::{Asker, Fetched};
 use super::said_of_source;
 use super::survey::{self, Survey};
 use crate::client::{Client, Connection};
+use crate::context::NodeContext;
 use crate::log::FetchError;
-use crate::node::Node;
 use crate::runtime::clock::Clock;
 use crate::topic_config::was_compacted;
 
@@ -186,7 +187,8 @@ impl PartitionReport {
 
 /// One link on one node.
 pub(super) struct LinkWorker {
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
+    mirrors: Arc<Mirrors>,
     name: String,
     changes: watch::Receiver<Arc<Plan>>,
     plan: Arc<Plan>,
@@ -217,13 +219,14 @@ pub(super) struct LinkWorker {
 
 impl LinkWorker {
     pub(super) fn new(
-        node: Arc<Node>,
+        mirrors: Arc<Mirrors>,
         name: String,
         changes: watch::Receiver<Arc<Plan>>,
         metrics: Arc<Mutex<LinkMetrics>>,
     ) -> Self {
         let plan = Arc::clone(&changes.borrow());
         let (events, received) = mpsc::channel(EVENT_COUNT_MAX);
+        let node = Arc::clone(&mirrors.node);
         let client = plan.source.client(&node.own_end);
         Self {
             lookout: Lookout::new(client.clone()),
@@ -237,6 +240,7 @@ impl LinkWorker {
             leases: Leases::default(),
             stalls: Stalls::default(),
             node,
+            mirrors,
             name,
             changes,
             plan,

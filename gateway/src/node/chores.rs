@@ -22,7 +22,7 @@ const REFUSED_REST_MAX: Duration = Duration::from_secs(300);
 const RETENTION_MS_DEFAULT: i64 = 7 * 24 * 3600 * 1000;
 
 /// Does what applied entries ask for, in order.
-pub(super) async fn run_events(node: Arc<Node>, events: Arc<Events>) {
+pub(crate) async fn run_events(node: Arc<Node>, events: Arc<Events>) {
     while let Some(event) = events.next().await {
         node.on_event(event);
     }

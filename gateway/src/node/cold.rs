@@ -16,10 +16,10 @@ use meridian_storage::mutation::Mutations;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
+use crate::admin_api::AdminError;
+use crate::admin_api::json;
 use crate::background::{Backoff, Chore};
 use crate::features::agree;
-use crate::kafka::AdminError;
-use crate::kafka::meridian::json;
 use crate::log::{ColdPolicy, Holding, ObjectHolding, PartitionLog, Rounds};
 use crate::partition::Retention;
 use crate::topic_config::storage_class::{
@@ -192,7 +192,7 @@ async fn pack(node: &Node, log: &Arc<PartitionLog>, policy: &ColdPolicy) -> Outc
 /// Whether all nodes have agreed that manifests may name such places: one that does not know them would refuse the
 /// manifest, and could not serve the partition.
 async fn is_known(node: &Node, level: FeatureLevel) -> bool {
-    match agree(node, level).await {
+    match agree(&*node.context, level).await {
         Ok(()) => true,
         Err(error) => {
             tracing::info!(%error, "packing waits; the copies stay");

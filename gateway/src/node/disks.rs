@@ -6,8 +6,8 @@ use meridian_storage::store::ScrubState;
 use serde::{Deserialize, Serialize};
 
 use super::Node;
-use crate::kafka::AdminError;
-use crate::kafka::meridian::{arguments, json};
+use crate::admin_api::AdminError;
+use crate::admin_api::{arguments, json};
 
 /// Answer of `disk.status`.
 #[derive(Debug, Serialize)]

@@ -81,12 +81,12 @@ fn is_long<K: Ord>(since: &mut BTreeMap<K, Instant>, key: K, now: Instant, long:
 
 impl Health {
     /// The node's certificate ends then.
-    pub(super) fn set_certificate_end(&self, ends_at: SystemTime) {
+    pub(crate) fn set_certificate_end(&self, ends_at: SystemTime) {
         let _set_once_at_start = self.certificate_ends_at.set(ends_at);
     }
 
     /// The listeners show these certificates.
-    pub(super) fn set_listeners(&self, listeners: Vec<(String, Arc<ListenerCertificate>)>) {
+    pub(crate) fn set_listeners(&self, listeners: Vec<(String, Arc<ListenerCertificate>)>) {
         let _set_once_at_start = self.listeners.set(listeners);
     }
 
@@ -150,7 +150,7 @@ impl Node {
         let longest = unserved.iter().map(|(_, lasts)| *lasts).max();
         let unserved: Vec<PartitionId> = unserved.into_iter().map(|(id, _)| id).collect();
         let refused = self.logs.refusals(REFUSAL_COUNTS_FOR);
-        let mut links = self.mirrors.observed(self);
+        let mut links = self.mirrors.observed();
         seen.down.retain(|name, _| links.iter().any(|it| it.name == *name && it.down.is_some()));
         for link in links.iter_mut().filter(|link| link.down.is_some()) {
             if !is_long(&mut seen.down, link.name.clone(), now, LINK_DOWN_AFTER) {

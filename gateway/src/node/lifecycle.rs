@@ -8,10 +8,10 @@ use meridian_consensus::lifecycle::{Denial, Lease, Leases, Purpose, grant, plan_
 use serde::{Deserialize, Serialize};
 
 use super::Node;
+use crate::admin_api::AdminError;
+use crate::admin_api::{arguments, json};
 use crate::broker::Broker;
 use crate::features::agree;
-use crate::kafka::AdminError;
-use crate::kafka::meridian::{arguments, json};
 use crate::meta::ProposeError;
 
 /// Arguments of methods about one node.
@@ -50,7 +50,7 @@ impl Node {
         method: &str,
         body: &Bytes,
     ) -> Result<Bytes, AdminError> {
-        Broker::catch_up(self).await.map_err(unavailable)?;
+        Broker::catch_up(&*self.context).await.map_err(unavailable)?;
         let mut replaced_by = None;
         let node = match method {
             "lifecycle.status" => arguments::<OfNode>(body)?.node,
@@ -60,7 +60,7 @@ impl Node {
             "lifecycle.replace" => {
                 let Replace { node, with } = arguments(body)?;
                 let (from, to) = (NodeId::new(node), with.map(NodeId::new));
-                if let Err(error) = agree(self, FeatureLevel::SLOT_LIVES).await {
+                if let Err(error) = agree(&*self.context, FeatureLevel::SLOT_LIVES).await {
                     tracing::warn!(%error, "the disk that takes the slot goes on in the life it has");
                 }
                 let command = plan_replacement(&self.meta.metadata(), from, to).map_err(denied)?;
@@ -77,7 +77,7 @@ impl Node {
 
     async fn lease(&self, OfNode { node }: OfNode, purpose: Purpose) -> Result<u32, AdminError> {
         let lease = Lease { node: NodeId::new(node), purpose };
-        if let Err(error) = agree(self, FeatureLevel::LEASES_CHECKED).await {
+        if let Err(error) = agree(&*self.context, FeatureLevel::LEASES_CHECKED).await {
             tracing::warn!(%error, "what fails before the lease is written is not looked at");
         }
         let command = grant(&self.meta.metadata(), lease).map_err(denied)?;

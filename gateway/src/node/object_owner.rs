@@ -52,7 +52,7 @@ pub(super) enum ClaimError {
 pub(super) async fn run_claim(node: Arc<Node>) {
     let Ok(objects) = node.logs.objects().cloned() else { return };
     loop {
-        let again_after = match claim(node.as_ref(), &objects).await {
+        let again_after = match claim(&*node.context, &objects).await {
             Ok(()) => {
                 node.logs.note_objects(None);
                 CLAIM_EVERY

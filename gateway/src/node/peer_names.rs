@@ -107,7 +107,7 @@ impl PeerNames {
 
 impl Node {
     /// Has a node be dialled at `endpoint`, once its name resolves.
-    pub(super) fn reach(&self, node: NodeId, endpoint: Endpoint, path: PathClass) {
+    pub(crate) fn reach(&self, node: NodeId, endpoint: Endpoint, path: PathClass) {
         if let Reach::At(address, path) = self.names.set(node, endpoint, path) {
             self.switch.set_peer(node, address, path);
         }
@@ -115,7 +115,7 @@ impl Node {
 }
 
 /// Resolves the names of the other nodes, again and again.
-pub(super) async fn run_names(node: Arc<Node>) {
+pub(crate) async fn run_names(node: Arc<Node>) {
     loop {
         for (peer, endpoint) in node.names.names() {
             let looked = tokio::net::lookup_host((endpoint.host.as_str(), endpoint.port));

@@ -17,19 +17,19 @@ const LISTENERS_EVERY: Duration = Duration::from_secs(5);
 const PEERS_EVERY: Duration = Duration::from_secs(2);
 
 /// Has new handshakes of a listener go by its files as they are.
-pub(super) fn keep_listener_current(certificate: &Arc<ListenerCertificate>) {
+pub(crate) fn keep_listener_current(certificate: &Arc<ListenerCertificate>) {
     let (path, certificate) = (certificate.path().to_owned(), Arc::clone(certificate));
     tokio::spawn(keep_current(path, LISTENERS_EVERY, move || certificate.reload()));
 }
 
 /// Has new logins of a listener go by the keys of who issues tokens as they are.
-pub(super) fn keep_issuer_current(issuer: &Arc<TokenIssuer>) {
+pub(crate) fn keep_issuer_current(issuer: &Arc<TokenIssuer>) {
     let (path, issuer) = (issuer.path().to_owned(), Arc::clone(issuer));
     tokio::spawn(keep_current(path, LISTENERS_EVERY, move || issuer.reload()));
 }
 
 /// Whom this node lets in as a node or a link, if it has a folder of certificates; kept current.
-pub(super) fn peer_trust(config: &NodeConfig) -> Result<Option<Arc<PeerTrust>>, TlsError> {
+pub(crate) fn peer_trust(config: &NodeConfig) -> Result<Option<Arc<PeerTrust>>, TlsError> {
     let Some(folder) = &config.tls else { return Ok(None) };
     let trust = Arc::new(PeerTrust::load(folder)?);
     let (path, read) = (trust.path().to_owned(), Arc::clone(&trust));

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::Node;
-use crate::kafka::AdminError;
-use crate::kafka::meridian::json;
+use crate::admin_api::AdminError;
+use crate::admin_api::json;
 use crate::log::PartitionLog;
 use crate::partition::source::{SourceView, Sources};
 

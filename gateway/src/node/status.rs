@@ -1,5 +1,7 @@
 //! What operators are told: the methods of the private admin API.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use meridian_base::id::NodeId;
 use meridian_base::topology::{Geometry, Slot, SlotState};
@@ -7,10 +9,10 @@ use meridian_consensus::command::Liveness;
 use serde::Serialize;
 
 use super::Node;
+use crate::admin_api::json;
+use crate::admin_api::{AdminError, AdminHandler};
 use crate::health::Finding;
 use crate::health::tolerance::{GroupStatus, NOT_SERVING, group_status};
-use crate::kafka::meridian::json;
-use crate::kafka::{AdminError, AdminHandler};
 use crate::mirror::AdminCall;
 use crate::peers::BoxFuture;
 
@@ -216,8 +218,9 @@ fn leave_out_opening(nodes: &mut [NodeStatus], findings: &[Finding]) -> usize {
 impl AdminHandler for Node {
     fn call(&self, method: String, body: Bytes) -> BoxFuture<'_, Result<Bytes, AdminError>> {
         match self.switch.node() {
-            Some(node) if AdminCall::is_mine(&method) => {
-                Box::pin(async move { AdminCall::new(node, body).run(&method).await })
+            _ if AdminCall::is_mine(&method) => {
+                let call = AdminCall::new(Arc::clone(&self.mirrors), body);
+                Box::pin(async move { call.run(&method).await })
             }
             Some(node) if method.starts_with("lifecycle.") => {
                 Box::pin(async move { node.answer_lifecycle(&method, &body).await })

@@ -49,7 +49,7 @@ pub(super) async fn run_object_sweep(node: Arc<Node>) {
         }
         // A sweep deletes what this cluster does not know: the store must be its own now, not when it was looked last.
         let swept = async {
-            claim(node.as_ref(), node.logs.objects()?).await?;
+            claim(&*node.context, node.logs.objects()?).await?;
             Ok::<(), ClaimError>(sweep(&node).await?)
         };
         if let Err(error) = swept.await {

@@ -12,7 +12,7 @@ use meridian_base::sync::lock;
 use tokio::time::Instant;
 
 use super::Node;
-use super::cluster_time::ClusterTime;
+use crate::cluster_time::ClusterTime;
 use crate::meta::MetaFrame;
 use crate::peers::Peers;
 use crate::peers::Wire;
@@ -57,7 +57,7 @@ impl Switch {
         let _set_once_at_start = self.node.set(Arc::downgrade(node));
     }
 
-    pub(super) fn plug(&self, transport: Transport) {
+    pub(crate) fn plug(&self, transport: Transport) {
         let _set_once_at_start = self.transport.set(transport);
     }
 

@@ -6,9 +6,9 @@ use meridian_base::id::TopicId;
 
 use self::Asks::{Cluster, ClusterToCreate, Positions, Topic, TopicOfId};
 use super::{Rights, refusal};
+use crate::admin_api::{AdminError, arguments};
 use crate::kafka::dispatch::Call;
 use crate::kafka::link_rights::{Identified, Named, granted_positions};
-use crate::kafka::meridian::{AdminError, arguments};
 
 /// The right that a method asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

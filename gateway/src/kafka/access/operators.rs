@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::Authorization;
 use super::rules::opens_resources;
+use crate::admin_api::{AdminError, arguments, json};
 use crate::features::agree;
 use crate::kafka::dispatch::Call;
-use crate::kafka::meridian::{AdminError, arguments, json};
 use crate::kafka::users::carried;
 
 /// How the names of these methods begin.

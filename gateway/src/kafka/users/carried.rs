@@ -10,7 +10,7 @@ use meridian_consensus::state::Row;
 use serde::{Deserialize, Serialize};
 
 use super::{is_name, key, opening, parts, place, sealed, text_of};
-use crate::kafka::AdminError;
+use crate::admin_api::AdminError;
 use crate::kafka::dispatch::Call;
 use crate::runtime::secrets::{Keyring, SecretError};
 

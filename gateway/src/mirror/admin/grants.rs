@@ -6,8 +6,8 @@ use meridian_consensus::command::{ExpectedVersion, FeatureLevel, RowKind};
 use serde::{Deserialize, Serialize};
 
 use super::{AdminCall, json};
+use crate::admin_api::AdminError;
 use crate::features::agree;
-use crate::kafka::AdminError;
 use crate::runtime::tls::is_link_name;
 
 #[derive(Deserialize)]

@@ -14,13 +14,14 @@ use meridian_mirror::rows::{LINK_NAME_SIZE_BYTES_MAX, Link};
 use serde::{Deserialize, Serialize};
 
 use super::{AdminCall, json, of_source};
+use crate::admin_api::AdminError;
 use crate::client::Client;
 use crate::client::metadata::ClusterView;
 use crate::client::security::{Security, canonical};
+use crate::context::OwnEnd;
 use crate::features::agree;
-use crate::kafka::AdminError;
 use crate::mirror::plan::{self, Source};
-use crate::mirror::secrets::{self, OwnEnd};
+use crate::mirror::secrets;
 use crate::mirror::switchover::millis;
 use crate::mirror::{LinkMetrics, lease, rules};
 use crate::runtime::secrets::{Keyring, SecretError};
@@ -344,7 +345,7 @@ impl AdminCall {
             fetched_bytes: metrics.fetched_bytes,
             wire_bytes: metrics.wire_bytes,
         };
-        let reports = self.node.mirrors.metrics(self.node.logs.now()).into_iter().map(report);
+        let reports = self.mirrors.metrics(self.node.logs.now()).into_iter().map(report);
         json(&reports.collect::<Vec<_>>())
     }
 

@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::succession::{found, of_peer, refused};
 use super::{AdminCall, json};
+use crate::admin_api::AdminError;
 use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT};
 use crate::features::agree;
-use crate::kafka::AdminError;
 use crate::meta::is_compacted;
 use crate::mirror::peer;
 use crate::mirror::plan::{self, Source};

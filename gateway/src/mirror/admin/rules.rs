@@ -7,7 +7,7 @@ use meridian_mirror::vigil::Policy;
 use serde::{Deserialize, Serialize};
 
 use super::{AdminCall, json};
-use crate::kafka::AdminError;
+use crate::admin_api::AdminError;
 use crate::mirror::rules::{self, Matcher};
 
 #[derive(Deserialize)]
@@ -100,7 +100,7 @@ impl AdminCall {
         Matcher::new(rule.clone()).map_err(AdminError::InvalidArguments)?;
         let value = Some(rule.encode());
         self.put(RowKind::MirrorRule, &rule.key(), value, ExpectedVersion::Any).await?;
-        self.node.mirrors.look();
+        self.mirrors.look();
         json(&report(&rule))
     }
 

@@ -9,11 +9,12 @@ use meridian_mirror::switchover::Step;
 use serde::Deserialize;
 
 use super::{AdminCall, json};
-use crate::kafka::AdminError;
+use crate::admin_api::AdminError;
+use crate::linked_topics::refuses_clients;
 use crate::mirror::peer::{self, PeerError};
 use crate::mirror::succession::{change, put, standing};
 use crate::mirror::wire::{Ask, LastReport, MirrorsReport, StandingReport};
-use crate::mirror::{lease, plan, refuses_clients};
+use crate::mirror::{lease, plan};
 
 /// Time within which a switchover commits or rolls back, unless another is asked for.
 const WITHIN_MS_DEFAULT: u64 = 30_000;
@@ -64,7 +65,7 @@ impl AdminCall {
             let options = plan::options(&metadata, &mirror.link);
             (mirror.link, plan::Source { link, options }, mirror.source_name)
         };
-        let client = self.node.mirrors.client(&self.node, &link_name, &source);
+        let client = self.mirrors.client(&link_name, &source);
         let ask = Ask { topic: source_name };
         peer::call(&client, "mirror.standing", &ask.topic, &ask).await.map_err(of_peer)
     }

@@ -13,15 +13,16 @@ use serde::{Deserialize, Serialize};
 
 use super::succession::of_peer;
 use super::{AdminCall, json, of_source};
+use crate::admin_api::AdminError;
 use crate::broker::Broker;
 use crate::client::{Client, ClientError};
-use crate::kafka::AdminError;
+use crate::linked_topics::forget;
 use crate::meta::ProposeError;
 use crate::mirror::peer::{self, PeerError};
 use crate::mirror::promotion::{self, Cause};
 use crate::mirror::succession::{change, change_mirror, on_created, put};
 use crate::mirror::wire::{Ask, StandingReport};
-use crate::mirror::{forget, plan, replace, seed, steward, survey};
+use crate::mirror::{plan, replace, seed, steward, survey};
 use crate::topic_config::storage_class::STORAGE_CLASS;
 use crate::topic_config::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE, check as check_topic_config};
 
@@ -165,7 +166,7 @@ impl AdminCall {
                 "topic {name} exists here already: a mirror begins as a new topic"
             )));
         }
-        let client = self.node.mirrors.client(&self.node, &link_name, &source);
+        let client = self.mirrors.client(&link_name, &source);
         let (found, link_epoch) = tokio::join!(
             find(&client, &source.link, &source_name),
             link_epoch_of(&client, &source_name)
@@ -205,7 +206,7 @@ impl AdminCall {
         create_topic(&*self.node, topic, create).await?;
         on_created(&*self.node, topic).await?;
         mirror.stage = Stage::Mirroring;
-        self.node.mirrors.look();
+        self.mirrors.look();
         let mut report = self.mirror_report(topic, mirror);
         report.ignored_configs = found.ignored;
         json(&report)

@@ -8,8 +8,8 @@ use meridian_mirror::digest::{Difference, Digest};
 use serde::{Deserialize, Serialize};
 
 use super::{AdminCall, json, of_source};
+use crate::admin_api::AdminError;
 use crate::client::{Lane, clock};
-use crate::kafka::AdminError;
 use crate::mirror::audit::{self, At, AuditError, DigestAnswer, DigestArguments};
 use crate::mirror::plan::{self, Target};
 use crate::mirror::survey;
@@ -120,7 +120,7 @@ impl AdminCall {
 
     /// What the audits on this node have found.
     pub(super) fn audits(&self) -> Result<Bytes, AdminError> {
-        json(&self.node.mirrors.audits())
+        json(&self.mirrors.audits())
     }
 
     /// A mirrored partition that this node leads.

@@ -10,10 +10,11 @@ use meridian_mirror::succession::LinkEpoch;
 
 use super::succession::{found, refused};
 use super::{AdminCall, json};
-use crate::kafka::AdminError;
+use crate::admin_api::AdminError;
+use crate::linked_topics::{forget_grant, needs_lease, refuses_clients};
 use crate::mirror::succession::{self, change, change_mirror, put, standing};
 use crate::mirror::wire::{Ask, Fence, Fenced, Nothing, Release, Reverse, TopicKey};
-use crate::mirror::{lease, needs_lease, plan, refuses_clients};
+use crate::mirror::{lease, plan};
 
 /// The topic of this name, if it is the one that is meant.
 fn expected(metadata: &Metadata, name: &str, id: TopicKey) -> Result<TopicId, AdminError> {
@@ -108,7 +109,7 @@ impl AdminCall {
         // What the other side needed before it was promoted, it needs no more.
         changes.extend({
             let metadata = self.node.meta.metadata();
-            lease::forget_grant(&metadata, topic, mirror.source_topic)
+            forget_grant(&metadata, topic, mirror.source_topic)
         });
         changes.extend(new_link);
         put(&self.node, changes).await?;

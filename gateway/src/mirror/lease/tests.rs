@@ -117,7 +117,7 @@ async fn what_was_granted_is_forgotten_with_the_last_mirror_and_only_if_anything
         .await;
     }
     let forget = async |topic| {
-        let forget = crate::mirror::forget(&broker.state(), topic).expect("a mirror");
+        let forget = crate::linked_topics::forget(&broker.state(), topic).expect("a mirror");
         let Command::PutRows(changes) = forget.clone() else { panic!("rows") };
         broker.propose(forget).await.expect("no condition");
         changes.iter().any(|change| change.kind == RowKind::LeaseGrant)
@@ -189,7 +189,7 @@ async fn a_promotion_ends_only_what_is_still_as_it_left_it() {
     set(detached).await;
     put(&broker, conclusion().expect("as it was left")).await.expect("as it was read");
     // It was deleted.
-    let forget = crate::mirror::forget(&broker.state(), topic).expect("a mirror");
+    let forget = crate::linked_topics::forget(&broker.state(), topic).expect("a mirror");
     broker.propose(forget).await.expect("no condition");
     assert!(conclusion().is_err());
 }

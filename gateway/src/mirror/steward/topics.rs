@@ -89,7 +89,7 @@ impl Steward {
             Verdict::Keep => return,
             Verdict::Promote => {
                 let body = Bytes::from(json!({"topic": name}).to_string());
-                let call = AdminCall::new(self.node.clone(), body);
+                let call = AdminCall::new(Arc::clone(&self.mirrors), body);
                 let result = call.run("mirror.promote").await.map(drop);
                 (
                     "its source is gone: promoted, as its policy says",
@@ -203,7 +203,7 @@ impl Steward {
             arguments["on_delete"] = on_delete.name().into();
             arguments["on_recreate"] = on_recreate.name().into();
         }
-        let call = AdminCall::new(self.node.clone(), Bytes::from(arguments.to_string()));
+        let call = AdminCall::new(Arc::clone(&self.mirrors), Bytes::from(arguments.to_string()));
         tokio::spawn(async move {
             let created = call.run("mirror.create").await;
             created.map(drop).map_err(|error| error.to_string())

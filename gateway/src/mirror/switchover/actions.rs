@@ -12,13 +12,13 @@ use meridian_mirror::succession::LinkEpoch;
 use meridian_mirror::switchover::Step;
 
 use super::{groups, transactions};
+use crate::admin_api::AdminError;
 use crate::client::Client;
-use crate::kafka::AdminError;
+use crate::context::NodeContext;
 use crate::mirror::peer::{self, PeerError};
 use crate::mirror::plan;
 use crate::mirror::promotion::{self, Cause};
 use crate::mirror::wire::{Fence, Fenced, Nothing, Release, Reverse};
-use crate::node::Node;
 use crate::runtime::clock::Clock;
 
 /// Transactions that are open when the source is fenced may end by themselves for so long.
@@ -26,7 +26,7 @@ const TRANSACTION_GRACE: Duration = Duration::from_secs(1);
 
 /// The two sides of a switchover.
 pub(super) struct Actions {
-    node: Arc<Node>,
+    node: Arc<NodeContext>,
     topic: TopicId,
     attempt: LinkEpoch,
     cluster: ClusterId,
@@ -40,7 +40,7 @@ pub(super) struct Actions {
 
 impl Actions {
     pub(super) fn new(
-        node: &Arc<Node>,
+        node: &Arc<NodeContext>,
         topic: TopicId,
         attempt: LinkEpoch,
     ) -> Result<Self, AdminError> {

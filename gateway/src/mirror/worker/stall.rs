@@ -39,12 +39,12 @@ impl LinkWorker {
             let is_stuck = self.stalls.is_stuck(*partition, end, now);
             let has_stopped = mirrored.machine.as_ref().is_some_and(MirrorPartition::has_stopped);
             let is_useless = end < part.until && (is_stuck || has_stopped);
-            if is_useless && !self.node.mirrors.is_unseeded(*partition) {
+            if is_useless && !self.mirrors.is_unseeded(*partition) {
                 let state = mirrored.machine.as_ref().map(|machine| machine.status(now).state);
                 let reason = state.map_or_else(String::new, |state| state.to_string());
                 let (target, until) = (&mirrored.target, part.until);
                 tracing::warn!(?target, %end, %until, reason, "the seed is left: the rest comes over the link");
-                self.node.mirrors.leave_seed(*partition);
+                self.mirrors.leave_seed(*partition);
             }
         }
     }

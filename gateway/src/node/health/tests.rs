@@ -15,10 +15,10 @@ use super::*;
 use crate::config::{ListenerConfig, NodeConfig, Protocol};
 use crate::health::RefusedFor;
 use crate::log::PartitionLog;
-use crate::node::RunningNode;
 use crate::partition::RecordBatch;
 use crate::runtime::clock;
 use crate::runtime::tls::{ClusterCa, ListenerFiles, Validity};
+use crate::start::RunningNode;
 
 const TOPIC: TopicId = TopicId::new(7);
 const MIB: u64 = 1 << 20;

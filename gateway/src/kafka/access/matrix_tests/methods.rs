@@ -14,8 +14,8 @@ use super::super::methods::{Asks, METHODS};
 use super::super::operators;
 use super::world::World;
 use super::{ON_CLUSTER, ON_TOPIC, OTHER, Right, TOPIC};
-use crate::kafka::AdminError;
-use crate::kafka::meridian::AdminHandler;
+use crate::admin_api::AdminError;
+use crate::admin_api::AdminHandler;
 use crate::peers::BoxFuture;
 
 /// Gives each method's arguments back.

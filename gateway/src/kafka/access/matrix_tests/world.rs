@@ -14,11 +14,11 @@ use meridian_protocol::messages::{
 use meridian_protocol::{ApiKey, ErrorCode};
 
 use super::{GROUP, MISSING, OTHER, Right, TOPIC, TRANSACTION, WORKERS};
+use crate::admin_api::AdminHandler;
 use crate::broker::Broker;
 use crate::config::FrontConfig;
 use crate::kafka::Front;
 use crate::kafka::access::rules::Authorization;
-use crate::kafka::meridian::AdminHandler;
 use crate::kafka::testing::{FakeBroker, PATIENCE, TestClient, quick_config};
 
 /// The node.

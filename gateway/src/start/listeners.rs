@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 
-use super::{Node, StartError, reload};
+use super::StartError;
 use crate::background;
 use crate::broker::Broker as _;
 use crate::features::agree;
 use crate::kafka::listener::{Endpoints, encode, key};
 use crate::kafka::{Listener, Server, TokenIssuer};
+use crate::node::{Node, keep_issuer_current, keep_listener_current};
 use crate::runtime::tls::ListenerCertificate;
 
 /// How often a node tries to say where its listeners are, while older nodes would not understand it.
@@ -25,7 +26,7 @@ pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoi
             None => None,
             Some(files) => {
                 let loaded = Arc::new(ListenerCertificate::load(files)?);
-                reload::keep_listener_current(&loaded);
+                keep_listener_current(&loaded);
                 shown.push((configured.name.clone(), Arc::clone(&loaded)));
                 Some(loaded)
             }
@@ -34,7 +35,7 @@ pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoi
             None => None,
             Some(oauth) => {
                 let loaded = Arc::new(TokenIssuer::load(oauth)?);
-                reload::keep_issuer_current(&loaded);
+                keep_issuer_current(&loaded);
                 Some(loaded)
             }
         };
@@ -71,7 +72,7 @@ pub(super) async fn announce(node: Arc<Node>, endpoints: Endpoints) {
         if is_said {
             return;
         }
-        let announced = match agree(&*node, FeatureLevel::RULES).await {
+        let announced = match agree(&*node.context, FeatureLevel::RULES).await {
             Err(error) => Err(error.to_string()),
             Ok(()) => {
                 let (kind, expected) = (RowKind::Listeners, ExpectedVersion::Any);

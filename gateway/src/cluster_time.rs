@@ -15,9 +15,9 @@ use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
 use meridian_base::sync::lock;
 
-use super::Node;
+use crate::broker::Broker;
 use crate::log::Logs;
-use crate::peers::Wire as _;
+use crate::peers::Wire;
 use crate::runtime::clock::{self, Clock};
 use crate::runtime::quic::Channel;
 
@@ -48,10 +48,10 @@ struct Reading {
 
 impl ClusterTime {
     /// First byte of its frames.
-    pub(super) const FRAME_KIND: u8 = 33;
+    pub(crate) const FRAME_KIND: u8 = 33;
 
     /// Has heard of no other clock yet. Logs go by it.
-    pub(super) fn start(clock: Clock, node_count: usize, logs: &Logs) -> Arc<Self> {
+    pub(crate) fn start(clock: Clock, node_count: usize, logs: &Logs) -> Arc<Self> {
         let node_count = AtomicUsize::new(node_count);
         let time = Arc::new(Self { clock, node_count, heard: Mutex::default() });
         let agreed = Arc::clone(&time);
@@ -59,8 +59,30 @@ impl ClusterTime {
         time
     }
 
+    /// Tells the other nodes the time, again and again.
+    pub(crate) async fn run(self: Arc<Self>, broker: Arc<dyn Broker>, wire: Arc<dyn Wire>) {
+        let mut interval = crate::background::ticks(TELL_EVERY);
+        loop {
+            interval.tick().await;
+            let own_ms = clock::wall_time_ms();
+            let mut frame = BytesMut::with_capacity(9);
+            frame.put_u8(Self::FRAME_KIND);
+            frame.put_i64(own_ms);
+            let frame: Bytes = frame.freeze();
+            let others: Vec<NodeId> = {
+                let (own, metadata) = (broker.node(), broker.metadata());
+                metadata.nodes().map(|(id, _)| id).filter(|id| *id != own).collect()
+            };
+            self.node_count.store(others.len() + 1, Ordering::Relaxed);
+            for other in others {
+                // Who does not hear it now hears the next.
+                let _told = wire.send(other, Channel::Control, vec![frame.clone()]);
+            }
+        }
+    }
+
     /// Takes what follows the first byte of a frame: a time in milliseconds since 1970.
-    pub(super) fn on_frame(&self, from: NodeId, body: &[u8]) {
+    pub(crate) fn on_frame(&self, from: NodeId, body: &[u8]) {
         let Ok(body) = body.try_into() else {
             tracing::warn!(%from, "a frame that tells the time is not 8 bytes long");
             return;
@@ -70,13 +92,13 @@ impl ClusterTime {
     }
 
     /// How far this host's clock is ahead of the cluster's.
-    pub(super) fn ahead_ms(&self) -> Option<i64> {
+    pub(crate) fn ahead_ms(&self) -> Option<i64> {
         Some(clock::wall_time_ms().saturating_sub(self.agreed_ms()?))
     }
 
     /// The median of the clocks, this node's own among them, in milliseconds since 1970; `None` if
     /// no more than half of them are known.
-    pub(super) fn agreed_ms(&self) -> Option<i64> {
+    pub(crate) fn agreed_ms(&self) -> Option<i64> {
         let heard = lock(&self.heard);
         let node_count = self.node_count.load(Ordering::Relaxed);
         heard.median_ms(self.clock.now(), clock::wall_time_ms(), node_count)
@@ -101,28 +123,6 @@ impl Reading {
     fn ms_at(&self, now: Instant) -> i64 {
         let passed_ms = i64::try_from(now.since(self.at).as_millis()).unwrap_or(i64::MAX);
         self.wall_time_ms.saturating_add(passed_ms)
-    }
-}
-
-/// Tells the other nodes the time, again and again.
-pub(super) async fn run_clock(node: Arc<Node>) {
-    let mut interval = crate::background::ticks(TELL_EVERY);
-    loop {
-        interval.tick().await;
-        let own_ms = clock::wall_time_ms();
-        let mut frame = BytesMut::with_capacity(9);
-        frame.put_u8(ClusterTime::FRAME_KIND);
-        frame.put_i64(own_ms);
-        let frame: Bytes = frame.freeze();
-        let others: Vec<NodeId> = {
-            let metadata = node.meta.metadata();
-            metadata.nodes().map(|(id, _)| id).filter(|id| *id != node.config.node).collect()
-        };
-        node.time.node_count.store(others.len() + 1, Ordering::Relaxed);
-        for other in others {
-            // Who does not hear it now hears the next.
-            let _told = node.switch.send(other, Channel::Control, vec![frame.clone()]);
-        }
     }
 }
 

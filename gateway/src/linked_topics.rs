@@ -1,14 +1,15 @@
-//! What clients may do with a mirror topic (rule F5), and what its leader epochs mean to them.
+//! What links mean for the topics of this cluster: what clients may do with a mirror (rule F5), whose lease a topic
+//! needs, and what a mirror's leader epochs mean.
 
 use meridian_base::id::TopicId;
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
-use meridian_consensus::state::Metadata;
-use meridian_mirror::lease::Need;
+use meridian_consensus::state::{Metadata, Row, names_collide};
+use meridian_mirror::lease::{Grant, Need};
 use meridian_mirror::rows::{MirrorTopic, RowError, Stage};
+use meridian_mirror::rules::Rule;
 use meridian_mirror::succession::{Act, Succession};
 
-use super::lease::forget_grant;
 use crate::log::PartitionLog;
 
 /// Why clients may not write to a topic.
@@ -107,4 +108,40 @@ pub(crate) fn epoch_end(
         return Some(log.end_of_epoch(epoch));
     }
     Some(log.end_of_epoch(epoch_floor).map(|(_, end)| (epoch, end)))
+}
+
+/// Whether a topic is written to under a lease only. A row that can't be read is a need as well.
+pub(crate) fn needs_lease(metadata: &Metadata, topic: TopicId) -> bool {
+    metadata.extra_row(RowKind::WriterLease, &Need::key(topic)).is_some()
+}
+
+/// The change after which nothing is known to be granted of a topic of another cluster; `None` if nothing
+/// is, or if another mirror than this one is left, for which it was granted as well.
+pub(crate) fn forget_grant(
+    metadata: &Metadata,
+    mirror: TopicId,
+    source_topic: TopicId,
+) -> Option<RowChange> {
+    let (kind, key) = (RowKind::LeaseGrant, Grant::key(source_topic).to_vec());
+    metadata.extra_row(kind, &key)?;
+    let is_of_another = |(key, row): (&[u8], &Row)| {
+        let is_other = MirrorTopic::topic_of(key) != Some(mirror);
+        // What can't be read may be one.
+        is_other
+            && MirrorTopic::decode(&row.value).map_or(true, |it| it.source_topic == source_topic)
+    };
+    let is_needed = metadata.extra_rows(RowKind::MirrorTopic).any(is_of_another);
+    (!is_needed).then_some(RowChange { kind, key, value: None, expected: ExpectedVersion::Any })
+}
+
+/// Why clients may not create a topic of this name, if they may not: a mirror would never get its name back.
+pub(crate) fn refuses_creation(metadata: &Metadata, name: &str) -> Option<String> {
+    let takes_name = |rule: &Rule| rule.mirror().is_some_and(|it| names_collide(it, name));
+    let rules = metadata.extra_rows(RowKind::MirrorRule);
+    let rule = rules.filter_map(|(_, row)| Rule::decode(&row.value).ok()).find(takes_name)?;
+    let (link, awaited) = (&rule.link, rule.mirror()?);
+    Some(format!(
+        "{awaited} is about to begin anew as a mirror over link {link}; `meridian mirror rules` shows how that goes, \
+         `meridian mirror forget --link {link} --mirror {awaited}` gives it up"
+    ))
 }

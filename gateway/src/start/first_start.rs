@@ -3,9 +3,10 @@
 
 use meridian_consensus::command::{Command, FeatureLevel};
 
-use super::{Node, StartError};
+use super::StartError;
 use crate::broker::Broker as _;
 use crate::kafka::first_start::{FirstStart, Standing};
+use crate::node::Node;
 
 impl Node {
     /// Has the cluster decide what the first-start file says, unless it has decided before.
