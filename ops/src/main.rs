@@ -22,6 +22,7 @@ mod output;
 mod plan;
 mod producer;
 mod serve;
+mod shell;
 mod sys;
 mod target;
 mod topic;
@@ -38,7 +39,7 @@ use crate::failure::{Exit, Failure};
 /// Exit codes: 0 done, 1 failed, 2 degraded, 3 refused as unsafe.
 #[derive(Debug, Parser)]
 #[command(name = "meridian", version, arg_required_else_help = true)]
-enum Cli {
+pub(crate) enum Cli {
     Serve(serve::Serve),
     Init(init::Init),
     Dev(dev::Dev),
@@ -58,6 +59,8 @@ enum Cli {
     Cert(cert::Cert),
     Plan(plan::Plan),
     Bench(bench::Bench),
+    Completions(shell::Completions),
+    Man(shell::Man),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +89,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Init(init) => init::run(&init),
         Cli::Cert(cert) => cert::run(&cert),
         Cli::Plan(plan) => plan::run(&plan),
+        Cli::Completions(completions) => completions.run(Cli::command()),
+        Cli::Man(man) => man.run(Cli::command()),
         Cli::Dev(dev) => block_on(dev::run(dev)),
         Cli::Cluster(cluster) => block_on(cluster::run(cluster)),
         Cli::Node(node) => block_on(node::run(node)),

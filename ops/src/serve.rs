@@ -4,10 +4,13 @@ mod closed;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use meridian_gateway::config::{ConfigError, NodeConfig};
 use meridian_runtime::descriptors;
 use meridian_runtime::folder::restrict_what_is_made;
+use meridian_runtime::tls::{ListenerCertificate, NodeIdentity, TlsError};
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::{Exit, Failure};
@@ -42,6 +45,9 @@ pub(crate) struct Serve {
     /// Threads that serve clients and peers; by default as many as cores, at most 4
     #[arg(long)]
     worker_threads: Option<usize>,
+    /// Read the configuration file and what it names, say what it makes, and end: nothing is changed or started
+    #[arg(long, requires = "config")]
+    check: bool,
     /// End with the process of this id, which must have started this one
     #[arg(long, hide = true)]
     parent: Option<u32>,
@@ -54,6 +60,10 @@ pub(crate) const READY: &str = "ready: serving Kafka clients on ";
 pub(crate) fn run(serve: &Serve) -> Result<Exit, Failure> {
     if let Some(parent) = serve.parent {
         sys::die_with_parent(parent).map_err(Failure::system("the watch over the parent"))?;
+    }
+    if let (true, Some(path)) = (serve.check, &serve.config) {
+        output::text(&check(path)?)?;
+        return Ok(Exit::Ok);
     }
     end_on_panic();
     restrict_what_is_made();
@@ -126,6 +136,36 @@ fn configuration(path: &Path) -> Result<NodeConfig, Failure> {
     })
 }
 
+/// What a configuration file makes, if it can be used. The certificates that it names are read.
+fn check(path: &Path) -> Result<String, Failure> {
+    let config = configuration(path)?;
+    let unusable = |error: TlsError| Failure::Invalid(format!("{}: {error}", path.display()));
+    if let (Some(folder), Some(cluster)) = (&config.tls, &config.cluster) {
+        let identity = NodeIdentity::load(folder).map_err(unusable)?;
+        identity.check(config.node, cluster, SystemTime::now()).map_err(unusable)?;
+    }
+    for listener in &config.listeners {
+        if let Some(files) = &listener.certificate {
+            ListenerCertificate::load(files).map_err(unusable)?;
+        }
+    }
+    let mut lines = vec![
+        format!("{} can be used", path.display()),
+        format!("node {} in {}, rack {}", config.node, config.datacenter, config.rack),
+        format!("keeps its data in {}", config.data.display()),
+        format!("serves clients without a login on {}", config.kafka),
+    ];
+    lines.extend(
+        config
+            .listeners
+            .iter()
+            .map(|it| format!("listener {}: {} on {}", it.name, it.protocol, it.address)),
+    );
+    lines.extend(config.admin.map(|address| format!("serves operators on {address}")));
+    lines.extend(config.peer.map(|address| format!("talks to other nodes on {address}")));
+    Ok(lines.join("\n") + "\n")
+}
+
 async fn serve_until_stopped(config: NodeConfig, shown: Option<String>) -> Result<Exit, Failure> {
     let watch = |kind| signal(kind).map_err(Failure::system("a watch for signals"));
     let (mut interrupt, mut terminate) =
@@ -139,6 +179,7 @@ async fn serve_until_stopped(config: NodeConfig, shown: Option<String>) -> Resul
     };
     let shown = shown.unwrap_or_else(|| node.kafka_address().to_string());
     output::text(&format!("{READY}{shown}\n"))?;
+    tell_systemd(&[NotifyState::Ready, NotifyState::Status(&format!("serves clients on {shown}"))]);
     tokio::select! {
         reason = node.failed() => {
             // It may be the disk that failed. What closes in order would write and sync once more;
@@ -149,8 +190,16 @@ async fn serve_until_stopped(config: NodeConfig, shown: Option<String>) -> Resul
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
+    tell_systemd(&[NotifyState::Stopping]);
     node.shutdown().await;
     Ok(Exit::Ok)
+}
+
+/// Tells systemd how the service is (`Type=notify`), if systemd has started it.
+fn tell_systemd(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        eprintln!("warning: systemd was not told how the service is: {error}");
+    }
 }
 
 /// A panic ends the process, whoever panicked: others would serve on with what it left half changed, or would wait for
@@ -193,6 +242,7 @@ mod tests {
             advertise: None,
             insecure,
             worker_threads: None,
+            check: false,
             parent: None,
         }
     }

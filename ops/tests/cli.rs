@@ -4,7 +4,9 @@
 
 use std::fs;
 use std::io::Write;
-use std::process::Stdio;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -23,6 +25,60 @@ fn produce(bootstrap: &str, arguments: &[&str], lines: &str) -> Value {
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success());
     serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// As `Type=notify` of the service expects it.
+#[test]
+fn systemd_hears_when_a_node_serves_and_when_it_stops() {
+    let folder = Scratch::new("notify");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let data = folder.path().join("data");
+    let mut node = meridian(&["serve", "--listen", "127.0.0.1:0", "--data"])
+        .arg(data)
+        .env("NOTIFY_SOCKET", &path)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut heard = [0; 1024];
+    let mut hear = || {
+        let size_bytes = socket.recv(&mut heard).unwrap();
+        text(&heard[..size_bytes])
+    };
+    let ready = hear();
+    assert!(ready.contains("READY=1") && ready.contains("STATUS=serves clients on 127.0.0.1:"));
+    let stop = Command::new("kill").arg(node.id().to_string()).status();
+    assert!(stop.unwrap().success());
+    assert!(hear().contains("STOPPING=1"));
+    assert!(node.wait().unwrap().success());
+}
+
+#[test]
+fn a_configuration_is_checked_without_a_start() {
+    let folder = Scratch::new("check");
+    let file = folder.path().join("node.toml");
+    let data = folder.path().join("data");
+    let configuration = |geometry: &str| {
+        format!(
+            "[node]\nid = 7\ndatacenter = \"fra\"\nrack = \"fra-1\"\ndata = {data:?}\n[listen]\nkafka = \
+             \"127.0.0.1:9092\"\n[cluster]\nid = \"aaaaaaaaaaaaaaaaaaaaaa\"\ngeometry = {geometry:?}\n[[cluster.nodes]]\nid = 7\n\
+             datacenter = \"fra\"\nrack = \"fra-1\"\npeer = \"127.0.0.1:9192\"\n"
+        )
+    };
+    let file_name = file.to_str().unwrap();
+    let check = ["serve", "--check", "--config", file_name];
+    fs::write(&file, configuration("none")).unwrap();
+    let said = ok(&check);
+    assert!(said.contains("can be used") && said.contains("node 7 in fra, rack fra-1"), "{said}");
+    assert!(!data.exists(), "nothing is made");
+    fs::write(&file, configuration("circle")).unwrap();
+    let refused = run(&check);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(text(&refused.stderr).contains(file_name), "{}", text(&refused.stderr));
+    fs::write(&file, configuration("none") + "[tls]\nfolder = \"nowhere\"\n").unwrap();
+    let refused = text(&run(&check).stderr);
+    assert!(refused.contains("nowhere"), "{refused}");
 }
 
 #[test]

@@ -3,13 +3,14 @@
 //! `cargo xtask ci` is the whole CI; `tidy` checks the house rules that no other tool knows; `docs`
 //! writes the parts of documents that are made from the code; `fuzz` fuzzes every decoder; `clients`
 //! runs real Kafka clients; `jepsen` breaks real processes; `refill` measures how an emptied node
-//! gets its records back. No dependencies, so that it starts at once.
+//! gets its records back; `package` makes what is installed. No dependencies, so that it starts at once.
 
 mod ci;
 mod clients;
 mod docs;
 mod fuzz;
 mod jepsen;
+mod package;
 mod refill;
 mod tidy;
 
@@ -27,9 +28,11 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::run(&root(), rest),
         "tidy" => tidy::run(&root()),
         "jepsen" => jepsen::run(&root(), rest),
+        "package" => package::run(&root(), rest),
         "refill" => refill::run(&root(), rest),
         _ => {
-            Err("usage: cargo xtask ci | clients | docs | fuzz | jepsen | refill | tidy".to_owned())
+            Err("usage: cargo xtask ci | clients | docs | fuzz | jepsen | package | refill | tidy"
+                .to_owned())
         }
     };
     match result {
