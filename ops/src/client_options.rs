@@ -60,6 +60,9 @@ pub(crate) fn read_option(
                 .ok_or_else(|| Failure::Invalid(format!("{JAAS} has no {attribute}=\"...\"")))?;
             options.insert(option.to_owned(), json!(found));
         }
+        if jaas(value, "tokenauth").is_some_and(|it| it.eq_ignore_ascii_case("true")) {
+            options.insert("sasl.tokenauth".to_owned(), json!("true"));
+        }
         return Ok(());
     }
     let told = match name {

@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::security::{Reader, Security, Writer};
+use super::security::{Reader, Renewal, Security, Turn, Writer};
 use super::{ClientError, clock};
 
 /// What we call ourselves.
@@ -50,6 +50,8 @@ pub struct Connection {
     next_correlation_id: AtomicI32,
     heard: Arc<Heard>,
     round_trip: Duration,
+    /// Our login, if it ends.
+    renewal: Option<Renewal>,
     tasks: [JoinHandle<()>; 2],
 }
 
@@ -150,6 +152,7 @@ impl Connection {
             client_id: security.client_id().unwrap_or_else(|| CLIENT_ID.into()),
             heard,
             round_trip: Duration::ZERO,
+            renewal: None,
             tasks,
         };
         let asked_at = clock::now();
@@ -158,7 +161,7 @@ impl Connection {
             Err(error) => return Err(security.explained(address, error).await),
         };
         connection.round_trip = asked_at.elapsed();
-        security.authenticate(&connection).await?;
+        connection.renewal = security.authenticate(&connection).await?;
         Ok(connection)
     }
 
@@ -233,7 +236,9 @@ impl Connection {
         if version < version_min {
             return Err(unsupported());
         }
-        let mut in_flight = self.send_as(version, request, silence).await?;
+        let turn = self.turn().await?;
+        let mut in_flight = self.enqueue(version, request, silence).await?;
+        drop(turn);
         let last = in_flight.deadline + silence * SILENCE_COUNT_MAX;
         in_flight.heard = Some((Arc::clone(&self.heard), last));
         Ok(in_flight)
@@ -258,10 +263,34 @@ impl Connection {
         request: &R,
         timeout: Duration,
     ) -> Result<InFlight<R>, ClientError> {
-        self.send_as(self.version(R::API)?, request, timeout).await
+        let _turn = self.turn().await?;
+        self.enqueue(self.version(R::API)?, request, timeout).await
     }
 
-    async fn send_as<R: RequestMessage>(
+    /// Sends a request of a login, which waits for no other login.
+    pub(super) async fn call_at_once<R: RequestMessage>(
+        &self,
+        version_min: i16,
+        request: &R,
+        timeout: Duration,
+    ) -> Result<R::Response, ClientError> {
+        let version = self.version(R::API)?;
+        if version < version_min {
+            return Err(ClientError::Unsupported { address: self.address.clone(), api: R::API });
+        }
+        let in_flight = self.enqueue(version, request, timeout).await?;
+        self.answered(in_flight).await
+    }
+
+    /// Waits until a request may go out. Nobody logs in again before what this gives is dropped.
+    async fn turn(&self) -> Result<Option<Turn<'_>>, ClientError> {
+        match &self.renewal {
+            None => Ok(None),
+            Some(renewal) => renewal.turn(self).await.map(Some),
+        }
+    }
+
+    async fn enqueue<R: RequestMessage>(
         &self,
         version: i16,
         request: &R,
@@ -287,6 +316,7 @@ impl Connection {
 
     /// Sends a request that the broker does not answer: a produce with `acks=0`.
     pub async fn send_unanswered<R: RequestMessage>(&self, request: &R) -> Result<(), ClientError> {
+        let _turn = self.turn().await?;
         let (frame, _) = self.encode(self.version(R::API)?, request)?;
         self.outgoing
             .send(Outgoing { frame, pending: None })

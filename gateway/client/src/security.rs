@@ -10,6 +10,7 @@
 
 mod options;
 mod quic;
+mod renewal;
 mod sasl;
 mod scram;
 mod tls;
@@ -21,6 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 pub use self::options::canonical;
 use self::quic::Quic;
+pub(super) use self::renewal::{Renewal, Turn};
 use self::sasl::Sasl;
 use self::tls::Tls;
 use super::{ClientError, Connection, connection};
@@ -131,11 +133,13 @@ impl Security {
         }
     }
 
-    /// Says who we are, if that is to be said.
-    pub(super) async fn authenticate(&self, connection: &Connection) -> Result<(), ClientError> {
-        match &self.sasl {
-            None => Ok(()),
-            Some(sasl) => sasl.authenticate(connection).await,
-        }
+    /// Says who we are, if that is to be said. Gives what it takes to say so again, if that will be needed.
+    pub(super) async fn authenticate(
+        &self,
+        connection: &Connection,
+    ) -> Result<Option<Renewal>, ClientError> {
+        let Some(sasl) = &self.sasl else { return Ok(None) };
+        let lifetime = sasl.authenticate(connection).await?;
+        Ok(lifetime.map(|lifetime| Renewal::new(sasl.clone(), lifetime)))
     }
 }

@@ -13,6 +13,7 @@ const PROTOCOL: &str = "security.protocol";
 const MECHANISM: &str = "sasl.mechanism";
 const USERNAME: &str = "sasl.username";
 const PASSWORD: &str = "sasl.password";
+const TOKEN: &str = "sasl.tokenauth";
 const CA: &str = "ssl.ca.pem";
 const CERTIFICATE: &str = "ssl.certificate.pem";
 const KEY: &str = "ssl.key.pem";
@@ -20,7 +21,7 @@ const IDENTIFICATION: &str = "ssl.endpoint.identification.algorithm";
 
 /// All options, by the names under which they are kept.
 pub(super) const NAMES: &[&str] =
-    &[PROTOCOL, MECHANISM, USERNAME, PASSWORD, CA, CERTIFICATE, KEY, IDENTIFICATION];
+    &[PROTOCOL, MECHANISM, USERNAME, PASSWORD, TOKEN, CA, CERTIFICATE, KEY, IDENTIFICATION];
 
 /// The name under which an option is kept, if it is known by another one too. Names of options whose
 /// value is a path (`ssl.ca.location`) stand for the content of the file.
@@ -129,7 +130,19 @@ fn sasl<'o>(get: &impl Fn(&str) -> Option<&'o str>) -> Result<Sasl, SecurityErro
         Mechanism::Oauth => get(USERNAME).unwrap_or_default().to_owned(),
         _ => needed(USERNAME)?,
     };
-    Ok(Sasl { mechanism, username, password: needed(PASSWORD)? })
+    let is_by_token = match (get(TOKEN).unwrap_or("false"), mechanism) {
+        ("false", _) => false,
+        ("true", Mechanism::Scram(_)) => true,
+        ("true", _) => {
+            let why = "delegation tokens log in with SCRAM-SHA-256 or SCRAM-SHA-512";
+            return Err(SecurityError::Useless { name: TOKEN.to_owned(), why });
+        }
+        (value, _) => {
+            let (value, possible) = (value.to_owned(), "it is true or false");
+            return Err(SecurityError::Invalid { name: TOKEN, value, possible });
+        }
+    };
+    Ok(Sasl { mechanism, username, password: needed(PASSWORD)?, is_by_token })
 }
 
 #[cfg(test)]
@@ -147,6 +160,9 @@ mod tests {
         assert!(parsed(&[]).is_ok_and(|it| it.tls.is_none() && it.sasl.is_none()));
         let scram = [&[(PROTOCOL, "sasl_plaintext"), (MECHANISM, "SCRAM-SHA-512")], &user[..]];
         assert!(parsed(&scram.concat()).is_ok_and(|it| it.sasl.is_some()));
+        let delegated = [&scram.concat()[..], &[(TOKEN, "true")]].concat();
+        assert!(parsed(&delegated).is_ok_and(|it| it.sasl.is_some_and(|it| it.is_by_token)));
+        let plain = [(PROTOCOL, "SASL_PLAINTEXT"), (MECHANISM, "PLAIN")];
         let token = [(PROTOCOL, "SASL_PLAINTEXT"), (MECHANISM, "OAUTHBEARER"), (PASSWORD, "a.b.c")];
         assert!(parsed(&token).is_ok_and(|it| it.sasl.is_some()), "the token says who we are");
         for (options, said) in [
@@ -159,6 +175,8 @@ mod tests {
             (&[(PROTOCOL, "QUIC"), (IDENTIFICATION, "")], "identification.algorithm is of no use"),
             (&[(PROTOCOL, "SASL_PLAINTEXT"), (MECHANISM, "GSSAPI")], "it is PLAIN, SCRAM"),
             (&[(PROTOCOL, "SASL_PLAINTEXT"), (MECHANISM, "PLAIN")], "sasl.username is needed"),
+            (&[&plain[..], &user[..], &[(TOKEN, "true")]].concat(), "sasl.tokenauth is of no use"),
+            (&[&plain[..], &user[..], &[(TOKEN, "yes")]].concat(), "it is true or false"),
             (&user, "sasl.password is of no use"),
             (&[(CA, "x")], "ssl.ca.pem is of no use"),
         ] {

@@ -34,6 +34,15 @@ pub(super) enum ScramError {
     Impostor,
 }
 
+/// Who logs in.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum ScramName<'a> {
+    /// A user.
+    User(&'a str),
+    /// Who has the delegation token of this id (KIP-48).
+    Token(&'a str),
+}
+
 /// One exchange, from our side.
 pub(super) struct Scram {
     hash: ScramHash,
@@ -50,9 +59,13 @@ pub(super) struct ServerProof {
 
 impl Scram {
     /// An exchange with a nonce that was never used before.
-    pub(super) fn new(hash: ScramHash, username: &str, nonce: &str) -> Self {
-        let name = username.replace('=', "=3D").replace(',', "=2C");
-        Self { hash, bare: format!("n={name},r={nonce}"), nonce: nonce.to_owned() }
+    pub(super) fn new(hash: ScramHash, who: ScramName<'_>, nonce: &str) -> Self {
+        let (name, extension) = match who {
+            ScramName::User(name) => (name, ""),
+            ScramName::Token(id) => (id, ",tokenauth=true"),
+        };
+        let name = name.replace('=', "=3D").replace(',', "=2C");
+        Self { hash, bare: format!("n={name},r={nonce}{extension}"), nonce: nonce.to_owned() }
     }
 
     /// The first message.
@@ -120,7 +133,7 @@ mod tests {
     /// RFC 7677, section 3.
     #[test]
     fn the_exchange_of_the_rfc_comes_out_as_printed() {
-        let scram = Scram::new(ScramHash::Sha256, "user", "rOprNGfwEbeRWgbNEkqO");
+        let scram = Scram::new(ScramHash::Sha256, ScramName::User("user"), "rOprNGfwEbeRWgbNEkqO");
         assert_eq!(scram.first(), "n,,n=user,r=rOprNGfwEbeRWgbNEkqO");
         let first = "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,\
                      s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096";
@@ -142,8 +155,10 @@ mod tests {
 
     #[test]
     fn what_is_not_an_answer_to_us_is_refused() {
-        let scram = Scram::new(ScramHash::Sha512, "a=b,c", "nonce");
+        let scram = Scram::new(ScramHash::Sha512, ScramName::User("a=b,c"), "nonce");
         assert_eq!(scram.first(), "n,,n=a=3Db=2Cc,r=nonce");
+        let by_token = Scram::new(ScramHash::Sha512, ScramName::Token("id"), "nonce");
+        assert_eq!(by_token.first(), "n,,n=id,r=nonce,tokenauth=true");
         let answer = |first: &str| scram.answer("p", first.as_bytes()).map(drop);
         assert_eq!(answer("r=nonce1,s=AAAA,i=4096"), Ok(()));
         assert_eq!(
