@@ -8,6 +8,7 @@ use meridian_protocol::{ErrorCode, Str};
 
 use super::{config_type, defaults, read_only};
 use crate::config::settings;
+use crate::kafka::access::Authorization;
 use crate::kafka::cluster::LOG_DIR;
 use crate::kafka::error::ApiError;
 use crate::kafka::{Front, lookup, topics};
@@ -20,9 +21,10 @@ const LONG: i8 = config_type(Kind::Long { min: 0 });
 const TEXT: i8 = config_type(Kind::Text);
 const RATIO: i8 = config_type(Kind::Ratio);
 
+const STANDARD_AUTHORIZER: &str = "org.apache.kafka.metadata.authorizer.StandardAuthorizer";
+
 /// What is so on every node: names, kinds, values, and what they mean here.
 const FIXED: &[(&str, i8, &str, &str)] = &[
-    ("authorizer.class.name", TEXT, "", "There are no access rules."),
     ("auto.leader.rebalance.enable", BOOL, "true", "Leaders go back where they belong."),
     (
         "controlled.shutdown.enable",
@@ -37,7 +39,7 @@ const FIXED: &[(&str, i8, &str, &str)] = &[
         "listener.security.protocol.map",
         TEXT,
         "PLAINTEXT:PLAINTEXT",
-        "Clients are not authenticated.",
+        "Of listen.kafka, where nobody logs in; [listener.NAME] in the node's file says what others have.",
     ),
     ("log.cleaner.backoff.ms", LONG, "15000", "No effect: what is worth a pass is compacted."),
     ("log.cleaner.dedupe.buffer.size", LONG, "134217728", "No effect."),
@@ -87,7 +89,14 @@ fn of_cluster(front: &Front, metadata: &Metadata, own: String) -> Vec<DescribedC
     let rack = known.rack.unwrap_or_default();
     let count = topics::replication_factor(metadata).to_string();
     let copies = "Datacenters that each record is in; the same for all topics.";
+    // Kafka's class, by which tools see that there are rules: decisions are as its are.
+    let authorizer = match Authorization::of(metadata) {
+        Authorization::Off => "",
+        Authorization::Report | Authorization::Enforce => STANDARD_AUTHORIZER,
+    };
+    let rules = "Empty while access rules have no effect (meridian acl mode); else Kafka's, which decides alike.";
     vec![
+        read_only("authorizer.class.name", TEXT, authorizer, rules),
         read_only("advertised.listeners", TEXT, listener.clone(), "Where clients are sent to."),
         read_only("broker.id", INT, own.clone(), "The node."),
         read_only("broker.rack", TEXT, rack, "The node's datacenter."),

@@ -1,6 +1,6 @@
 //! Configs as clients of Kafka look for them.
 
-use meridian_consensus::command::FeatureLevel;
+use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
     DescribeConfigsRequest, DescribeConfigsResource, DescribedConfig,
@@ -10,6 +10,7 @@ use meridian_protocol::messages::{
 
 use super::alter::{OPERATION_APPEND, OPERATION_DELETE, OPERATION_SET, OPERATION_SUBTRACT};
 use super::*;
+use crate::kafka::access::Authorization;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 
 async fn client() -> TestClient {
@@ -46,6 +47,7 @@ async fn a_node_tells_its_settings_under_kafkas_names() {
     for (name, expected) in [
         ("advertised.listeners", "PLAINTEXT://host-1:9092"),
         ("allow.everyone.if.no.acl.found", "false"),
+        ("authorizer.class.name", ""),
         ("auto.create.topics.enable", "true"),
         ("broker.rack", "dc-a"),
         ("default.replication.factor", "1"),
@@ -76,6 +78,27 @@ async fn a_node_tells_its_settings_under_kafkas_names() {
 }
 
 /// As of Kafka, where nobody has set anything.
+#[tokio::test]
+async fn tools_see_whether_there_are_access_rules() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    for (mode, expected) in [
+        (Authorization::Off, ""),
+        (Authorization::Report, "org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+    ] {
+        let change = RowChange {
+            kind: RowKind::Authorization,
+            key: Authorization::KEY.to_vec(),
+            value: Some(mode.encode()),
+            expected: ExpectedVersion::Any,
+        };
+        broker.decide(Command::PutRows(vec![change]));
+        let configs = described(&mut client, RESOURCE_BROKER, "1").await;
+        let named = configs.iter().find(|it| *it.name == *"authorizer.class.name");
+        assert_eq!(named.and_then(|it| it.value.as_deref()), Some(expected), "{mode:?}");
+    }
+}
+
 #[tokio::test]
 async fn groups_loggers_and_metrics_of_clients_are_described() {
     let mut client = client().await;
