@@ -340,8 +340,10 @@ impl FeatureLevel {
     pub const RULES: Self = Self(14);
     /// Resources that no access rule is about may be open to everybody.
     pub const OPEN_RESOURCES: Self = Self(15);
+    /// Users may have delegation tokens.
+    pub const TOKENS: Self = Self(16);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::OPEN_RESOURCES;
+    pub const LATEST: Self = Self::TOKENS;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {
@@ -446,6 +448,8 @@ pub enum RowKind {
     CarriedAcl,
     /// Which credentials of users a federation link has set.
     CarriedUser,
+    /// A delegation token of a user.
+    DelegationToken,
 }
 
 /// Writes or deletes one row.

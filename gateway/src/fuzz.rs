@@ -3,8 +3,13 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_access::{
+    Claim, Credential, Mechanism, NameRules, ScramFirst, ScramHash, TokenKeys, TokenRules,
+    UserName, holder_of,
+};
 use meridian_base::fuzz::Target;
 use meridian_base::id::{ClusterId, NodeId};
 use meridian_base::position::Offset;
@@ -36,6 +41,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "metadata_frame", run: metadata_frame, seeds: metadata_frame_seeds },
     Target { name: "quic_frames", run: quic_frames, seeds: quic_frames_seeds },
     Target { name: "certificate_name", run: certificate_name, seeds: certificate_seeds },
+    Target { name: "user_of_certificate", run: user_of_certificate, seeds: certificate_seeds },
+    Target { name: "login", run: login, seeds: login_seeds },
+    Target { name: "scram_exchange", run: scram_exchange, seeds: scram_exchange_seeds },
+    Target { name: "token", run: token, seeds: token_seeds },
     Target { name: "http_request", run: http_request, seeds: http_request_seeds },
     Target { name: "config_toml", run: config_toml, seeds: config_toml_seeds },
 ];
@@ -196,6 +205,68 @@ fn quic_frames_seeds() -> Vec<Vec<u8>> {
 
 fn certificate_name(data: &[u8]) {
     let _ = tls::node_of(&CertificateDer::from(data), &a_cluster());
+}
+
+/// The user that a client's certificate names.
+fn user_of_certificate(data: &[u8]) {
+    for name in [UserName::Dn, UserName::Cn, UserName::Spiffe, UserName::Dns] {
+        if let Ok(user) = meridian_access::user_of(data, name, &NameRules::default()) {
+            assert!(!user.name.is_empty());
+        }
+    }
+}
+
+/// The first message of a client that logs in.
+fn login(data: &[u8]) {
+    for mechanism in Mechanism::ALL {
+        let _ = Claim::begin(mechanism, data);
+    }
+}
+
+fn login_seeds() -> Vec<Vec<u8>> {
+    let messages = ["\0al\0hush", "n,,n=al,r=nonce", "n,a=al,n=al,r=nonce,tokenauth=true"];
+    let mut seeds: Vec<Vec<u8>> = messages.iter().map(|it| it.as_bytes().to_vec()).collect();
+    seeds.push(b"n,a=al,\x01auth=Bearer a.b.c\x01key=value\x01\x01".to_vec());
+    seeds
+}
+
+/// Both messages of a client of SCRAM, a zero between them: nobody proves to be a user that there is not.
+fn scram_exchange(data: &[u8]) {
+    let at = data.iter().position(|byte| *byte == 0).unwrap_or(data.len());
+    let (first, last) = data.split_at(at);
+    let Ok(first) = ScramFirst::parse(first) else { return };
+    let nobody = Credential::of_nobody(ScramHash::Sha256, "al", b"secret", &[]);
+    let (_, server) = first.challenge(nobody, "ours");
+    assert!(server.finish(last.get(1..).unwrap_or_default()).is_err());
+}
+
+fn scram_exchange_seeds() -> Vec<Vec<u8>> {
+    let proof = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    vec![format!("n,,n=al,r=a\0c=biws,r=aours,p={proof}").into_bytes()]
+}
+
+/// The public key of RFC 7515, A.3, and a token that it has not signed.
+const TOKEN_KEY: &str = r#"{"keys":[{"kty":"EC","crv":"P-256",
+    "x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU","y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}"#;
+const TOKEN: &str = "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UiLCJhdWQiOiJrYWZrYSIsImV4cCI6MTMwMDgxOTM4MH0.\
+    DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q";
+
+/// A token that nobody has signed makes nobody a user.
+fn token(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(keys) = TokenKeys::parse(TOKEN_KEY) else { return };
+    let rules = TokenRules {
+        issuer: "joe".to_owned(),
+        audiences: vec!["kafka".to_owned()],
+        user_claim: "iss".to_owned(),
+        clock_skew: Duration::ZERO,
+    };
+    assert!(holder_of(text, &keys, &rules, Duration::ZERO).is_err());
+    let _ = TokenKeys::parse(text);
+}
+
+fn token_seeds() -> Vec<Vec<u8>> {
+    vec![TOKEN.as_bytes().to_vec(), TOKEN_KEY.as_bytes().to_vec()]
 }
 
 fn a_cluster() -> ClusterId {

@@ -22,6 +22,7 @@ mod configs;
 mod connection;
 mod consumer_groups;
 mod coordinator;
+mod delegation;
 mod delete_records;
 mod describe_producers;
 mod dispatch;

@@ -25,6 +25,7 @@ mod serve;
 mod shell;
 mod sys;
 mod target;
+mod token;
 mod topic;
 mod user;
 
@@ -45,6 +46,7 @@ pub(crate) enum Cli {
     Dev(dev::Dev),
     Topic(topic::Topic),
     Producer(producer::Producer),
+    Token(token::Token),
     User(user::User),
     Group(group::Group),
     Cluster(cluster::Cluster),
@@ -102,6 +104,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Diff(diff) => block_on(diff.run()),
         Cli::Export(export) => block_on(export.run()),
         Cli::Bench(bench) => block_on(bench::run(bench)),
+        Cli::Token(token) => block_on(token::run(token)),
         Cli::User(user) => block_on(user::run(user)),
         Cli::Producer(producer) => block_on(producer::run(producer)),
         Cli::Topic(topic) => block_on(topic::run(topic)),

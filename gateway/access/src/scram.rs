@@ -298,8 +298,10 @@ pub enum ScramError {
 /// The client's first message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScramFirst {
-    /// The name of the user.
+    /// The name of the user, or the id of its delegation token.
     pub user: String,
+    /// The client has a delegation token (KIP-48).
+    pub is_by_token: bool,
     header: String,
     bare: String,
     nonce: String,
@@ -339,6 +341,7 @@ impl ScramFirst {
         let user = next("n=").and_then(unescaped).filter(|user| !user.is_empty());
         let user = user.ok_or(malformed("no name of a user"))?;
         let nonce = next("r=").filter(|nonce| !nonce.is_empty()).ok_or(malformed("no nonce"))?;
+        let is_by_token = attributes.any(|it| it.eq_ignore_ascii_case("tokenauth=true"));
         if !authorization.is_empty() {
             let other = authorization.strip_prefix("a=").and_then(unescaped);
             if other.ok_or(malformed("the header has more than a="))? != user {
@@ -350,6 +353,7 @@ impl ScramFirst {
             bare: bare.to_owned(),
             nonce: nonce.to_owned(),
             user,
+            is_by_token,
         })
     }
 

@@ -218,6 +218,14 @@ apis! {
         versions 0..=2, flexible 2;
     CreatePartitions = 37, CreatePartitionsRequest => CreatePartitionsResponse,
         versions 0..=3, flexible 2;
+    CreateDelegationToken = 38, CreateDelegationTokenRequest => CreateDelegationTokenResponse,
+        versions 1..=3, flexible 2;
+    RenewDelegationToken = 39, RenewDelegationTokenRequest => RenewDelegationTokenResponse,
+        versions 1..=2, flexible 2;
+    ExpireDelegationToken = 40, ExpireDelegationTokenRequest => ExpireDelegationTokenResponse,
+        versions 1..=2, flexible 2;
+    DescribeDelegationToken = 41, DescribeDelegationTokenRequest => DescribeDelegationTokenResponse,
+        versions 1..=3, flexible 2;
     DeleteGroups = 42, DeleteGroupsRequest => DeleteGroupsResponse, versions 0..=2, flexible 2;
     ElectLeaders = 43, ElectLeadersRequest => ElectLeadersResponse, versions 0..=2, flexible 2;
     IncrementalAlterConfigs = 44, IncrementalAlterConfigsRequest => IncrementalAlterConfigsResponse,

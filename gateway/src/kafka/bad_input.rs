@@ -89,6 +89,16 @@ const TABLES: &[(&[ApiKey], &str, &str)] = &[
         "users/tests.rs",
         "what_is_wrong_with_a_credential_is_said",
     ),
+    (
+        &[
+            ApiKey::CreateDelegationToken,
+            ApiKey::RenewDelegationToken,
+            ApiKey::ExpireDelegationToken,
+            ApiKey::DescribeDelegationToken,
+        ],
+        "delegation/tests.rs",
+        "a_request_for_a_token_that_can_not_be_is_refused",
+    ),
     (&[ApiKey::DescribeCluster], "cluster.rs", "endpoints_that_are_not_brokers"),
     (&[ApiKey::UnregisterBroker], "cluster.rs", "a_node_is_forgotten_when_nothing_depends_on_it"),
     (&[ApiKey::ElectLeaders], "elections.rs", "who_leads_is_preferred"),

@@ -21,7 +21,7 @@ use super::listener::Listener;
 use super::memory::{Charge, Holder};
 use super::session::Session;
 use super::{
-    Front, acls, cluster, configs, consumer_groups, coordinator, delete_records,
+    Front, acls, cluster, configs, consumer_groups, coordinator, delegation, delete_records,
     describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock,
     log_dirs, login, meridian, metadata, offsets, produce, producer_id, quorum, quotas, telemetry,
     topics, transactions, txn_offsets, users, write_markers,
@@ -63,6 +63,10 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::DescribeLogDirs,
     ApiKey::SaslAuthenticate,
     ApiKey::CreatePartitions,
+    ApiKey::CreateDelegationToken,
+    ApiKey::RenewDelegationToken,
+    ApiKey::ExpireDelegationToken,
+    ApiKey::DescribeDelegationToken,
     ApiKey::DeleteGroups,
     ApiKey::ElectLeaders,
     ApiKey::IncrementalAlterConfigs,
@@ -188,6 +192,10 @@ pub(super) struct Call {
 pub(super) type Answering = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// An answer, or the way to it.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would cost each answer that is ready an allocation"
+)]
 pub(super) enum Reply {
     /// Not even decoded: what a request is decoded to may take more memory than its bytes.
     Unread(Box<Unread>),
@@ -303,6 +311,10 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::AlterReplicaLogDirs(request) => later(log_dirs::alter(call, request)),
         Request::DescribeLogDirs(request) => later(cluster::log_dirs(call, request)),
         Request::CreatePartitions(request) => later(topics::create_partitions(call, request)),
+        Request::CreateDelegationToken(request) => later(delegation::create(call, request)),
+        Request::RenewDelegationToken(request) => later(delegation::renew(call, request)),
+        Request::ExpireDelegationToken(request) => later(delegation::expire(call, request)),
+        Request::DescribeDelegationToken(request) => later(delegation::describe(call, request)),
         Request::DeleteGroups(request) => later(offsets::delete_groups(call, request)),
         Request::IncrementalAlterConfigs(request) => later(configs::alter_some(call, request)),
         Request::OffsetDelete(request) => later(offsets::delete(call, request)),
@@ -320,13 +332,9 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
             prompt(consumer_groups::heartbeat(call, request))
         }
         Request::ConsumerGroupDescribe(request) => later(consumer_groups::describe(call, request)),
-        Request::GetTelemetrySubscriptions(request) => {
-            now(telemetry::subscriptions(&call, &request))
-        }
+        Request::GetTelemetrySubscriptions(request) => now(telemetry::offer(&call, &request)),
         Request::PushTelemetry(request) => now(telemetry::push(&call, &request)),
-        Request::DescribeTopicPartitions(request) => {
-            later(metadata::describe_partitions(call, request))
-        }
+        Request::DescribeTopicPartitions(request) => later(metadata::partitions(call, request)),
         Request::MeridianAdmin(request) => later(meridian::call(call, request)),
         Request::AddPartitionsToTxn(request) => later(transactions::add_partitions(call, request)),
         Request::AddOffsetsToTxn(request) => later(transactions::add_offsets(call, request)),

@@ -322,7 +322,7 @@ impl Owners {
 }
 
 /// Describes the partitions of topics, in order of name and index, one page at a time (KIP-966).
-pub(super) async fn describe_partitions(
+pub(super) async fn partitions(
     call: Call,
     request: DescribeTopicPartitionsRequest,
 ) -> DescribeTopicPartitionsResponse {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use meridian_access::{Decisions, Mechanism, Principal, PrincipalKind};
 use meridian_base::env::Instant;
 
+use super::delegation::TokenNow;
 use super::{Front, lock, users};
 use crate::runtime::tls::ShownCertificate;
 
@@ -39,11 +40,44 @@ pub(super) struct Login {
 
 /// The credential that a client has logged in with. Once it is another one, the session is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Proof {
-    /// The key of its row.
-    pub(super) key: Vec<u8>,
-    /// The version that its row had.
-    pub(super) version: u64,
+pub(super) enum Proof {
+    /// A password.
+    Password {
+        /// The key of its row.
+        key: Vec<u8>,
+        /// The version that its row had.
+        version: u64,
+    },
+    /// A delegation token, which may be renewed.
+    Delegation {
+        /// The token.
+        id: String,
+        /// The version that its row had when it was last looked at.
+        version: u64,
+    },
+}
+
+impl Login {
+    /// Whether its credential is still there. A token that is to end sooner ends the login sooner; one that is
+    /// renewed ends it as before, for the client knows that time and logs in again.
+    fn is_proved(&mut self, front: &Front) -> bool {
+        match &mut self.proof {
+            None => true,
+            Some(Proof::Password { key, version }) => {
+                users::is_unchanged(&front.broker.metadata(), key, *version)
+            }
+            Some(Proof::Delegation { id, version }) => match front.token_now(id, *version) {
+                TokenNow::AsBefore => true,
+                TokenNow::Changed { version: now, left } => {
+                    *version = now;
+                    let until = front.now() + left;
+                    self.until = Some(self.until.map_or(until, |known| known.min(until)));
+                    true
+                }
+                TokenNow::Gone => false,
+            },
+        }
+    }
 }
 
 /// Whether requests of a session are served.
@@ -82,10 +116,8 @@ impl Session {
             return Standing::Revoked;
         }
         let Some(login) = &self.login else { return Standing::Holds };
-        let login = lock(login);
-        let is_changed =
-            |it: &Proof| !users::is_unchanged(&front.broker.metadata(), &it.key, it.version);
-        if login.proof.as_ref().is_some_and(is_changed) {
+        let mut login = lock(login);
+        if !login.is_proved(front) {
             Standing::Revoked
         } else if login.has_failed {
             Standing::Failed
@@ -94,6 +126,12 @@ impl Session {
         } else {
             Standing::Holds
         }
+    }
+
+    /// Whether the client has come by a delegation token.
+    pub(super) fn is_by_delegation(&self) -> bool {
+        let login = self.login.as_ref().map(|login| lock(login));
+        login.is_some_and(|it| matches!(it.proof, Some(Proof::Delegation { .. })))
     }
 
     /// The login that the client may renew: one that ends by itself.

@@ -18,7 +18,7 @@ const RESERVED: [Uuid; 2] = [Uuid::ZERO, Uuid(1u128.to_be_bytes())];
 const UNCOMPRESSED: i8 = 0;
 
 /// Tells a client which metrics to push.
-pub(super) fn subscriptions(
+pub(super) fn offer(
     call: &Call,
     request: &GetTelemetrySubscriptionsRequest,
 ) -> GetTelemetrySubscriptionsResponse {

@@ -42,7 +42,7 @@ pub(crate) fn key(hash: ScramHash, user: &str) -> Vec<u8> {
 }
 
 /// Whether a user can have this name.
-fn is_name(name: &str) -> bool {
+pub(super) fn is_name(name: &str) -> bool {
     (1..=NAME_LENGTH_MAX).contains(&name.len()) && !name.contains(char::is_control)
 }
 

@@ -117,6 +117,11 @@ fn a_client_that_puts_its_own_nonce_twice_gets_in_as_old_librdkafka_does() {
 fn first_messages_are_read_or_refused() {
     let user = |text: &str| ScramFirst::parse(text.as_bytes()).map(|it| it.user);
     assert_eq!(user("n,,n=a=2Cb=3Dc,r=x").as_deref(), Ok("a,b=c"));
+    let is_by_token = |text: &str| ScramFirst::parse(text.as_bytes()).map(|it| it.is_by_token);
+    assert_eq!(is_by_token("n,,n=id,r=x,tokenauth=true"), Ok(true));
+    for text in ["n,,n=id,r=x", "n,,n=id,r=x,tokenauth=false", "n,,n=id,r=x,other=true"] {
+        assert_eq!(is_by_token(text), Ok(false), "{text}");
+    }
     assert_eq!(user("y,a=al,n=al,r=x,ext=1").as_deref(), Ok("al"));
     for bad in [
         "",

@@ -31,22 +31,29 @@ const ON_GROUP: Resource<'_> = Resource::group(GROUP);
 const ON_WORKERS: Resource<'_> = Resource::group(WORKERS);
 const ON_TRANSACTION: Resource<'_> = Resource::transactional_id(TRANSACTION);
 const ON_CLUSTER: Resource<'_> = Resource::CLUSTER;
+/// The user whose delegation tokens others make and see.
+const BOB: &str = "bob";
+const ON_BOB: Resource<'_> = Resource { kind: ResourceType::User, name: "User:bob" };
 
 /// APIs that ask for no right.
-const ASK_NOTHING: [ApiKey; 5] = [
+const ASK_NOTHING: [ApiKey; 7] = [
     ApiKey::SaslHandshake,
     ApiKey::ApiVersions,
     ApiKey::SaslAuthenticate,
+    // Of their own tokens.
+    ApiKey::RenewDelegationToken,
+    ApiKey::ExpireDelegationToken,
     ApiKey::GetTelemetrySubscriptions,
     ApiKey::PushTelemetry,
 ];
 
 /// The errors of clients that may not do something.
-const REFUSALS: [ErrorCode; 4] = [
+const REFUSALS: [ErrorCode; 5] = [
     ErrorCode::TopicAuthorizationFailed,
     ErrorCode::GroupAuthorizationFailed,
     ErrorCode::ClusterAuthorizationFailed,
     ErrorCode::TransactionalIdAuthorizationFailed,
+    ErrorCode::DelegationTokenAuthorizationFailed,
 ];
 
 /// A right: an operation on a resource.

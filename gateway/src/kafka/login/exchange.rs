@@ -12,6 +12,7 @@ use meridian_protocol::messages::SaslAuthenticateResponse;
 
 use crate::kafka::listener::Listener;
 use crate::kafka::session::{Login, Proof, Session};
+use crate::kafka::users::Kept;
 use crate::kafka::{Front, users};
 use crate::runtime::entropy::entropy;
 
@@ -35,11 +36,19 @@ pub(super) enum Stage {
 }
 
 pub(super) struct Challenged {
-    hash: ScramHash,
+    mechanism: Mechanism,
     user: String,
     server: ScramServer,
-    /// Of the credential's row; `None` if there is no such user.
-    version: Option<u64>,
+    /// What it is then; `None` if there is no such user.
+    known: Option<Known>,
+}
+
+/// What a client is that proves to know a secret.
+struct Known {
+    user: String,
+    proof: Proof,
+    /// How long its secret holds, if not for ever.
+    lifetime: Option<Duration>,
 }
 
 /// What comes of a message of a mechanism.
@@ -123,15 +132,17 @@ impl Exchange<'_> {
         match (claim, mechanism) {
             (Claim::Scram(first), Mechanism::Scram(hash)) => {
                 let user = first.user.clone();
-                let kept = self.front.credential(hash, &user);
-                let version = kept.as_ref().map(|kept| kept.version);
-                let credential =
-                    kept.map_or_else(|| self.nobody(hash, &user), |kept| kept.credential);
+                let (credential, known) = match first.is_by_token {
+                    true => self.by_token(hash, &user),
+                    false => self.by_user(hash, &user),
+                }
+                .unzip();
+                let credential = credential.unwrap_or_else(|| self.nobody(hash, &user));
                 let Ok(nonce) = entropy() else {
                     return Step::Failed(Failure::new(mechanism, user));
                 };
                 let (ours, server) = first.challenge(credential, &format!("{nonce:032x}"));
-                let challenged = Challenged { hash, user, server, version };
+                let challenged = Challenged { mechanism, user, server, known };
                 Step::Goes(Stage::Challenged(Box::new(challenged)), ours)
             }
             (Claim::Plain { user, password }, _) => self.plain(user, password).await,
@@ -141,11 +152,11 @@ impl Exchange<'_> {
     }
 
     fn proved(&self, challenged: Challenged, message: &[u8]) -> Step {
-        let Challenged { hash, user, server, version } = challenged;
-        let mechanism = Mechanism::Scram(hash);
-        match (server.finish(message), version) {
-            (Ok(ours), Some(version)) => {
-                Step::Proved(self.by_password(mechanism, hash, &user, version), ours)
+        let Challenged { mechanism, user, server, known } = challenged;
+        match (server.finish(message), known) {
+            (Ok(ours), Some(Known { user, proof, lifetime })) => {
+                let principal = Principal::user(&user);
+                Step::Proved(self.login(principal, mechanism, Some(proof), lifetime), ours)
             }
             (Err(error), _) => {
                 tracing::debug!(peer = %self.peer, user, %mechanism, %error, "no login");
@@ -155,24 +166,36 @@ impl Exchange<'_> {
         }
     }
 
+    fn by_user(&self, hash: ScramHash, user: &str) -> Option<(Credential, Known)> {
+        let Kept { credential, version } = self.front.credential(hash, user)?;
+        let proof = Proof::Password { key: users::key(hash, user), version };
+        Some((credential, Known { user: user.to_owned(), proof, lifetime: None }))
+    }
+
+    fn by_token(&self, hash: ScramHash, id: &str) -> Option<(Credential, Known)> {
+        let kept = self.front.token_credential(hash, id)?;
+        let proof = Proof::Delegation { id: id.to_owned(), version: kept.version };
+        let lifetime = Some(kept.left.max(LIFETIME_MIN));
+        Some((kept.credential, Known { user: kept.owner, proof, lifetime }))
+    }
+
     /// Checks a password against the strongest credential that the user has. It is slow by design, and not done on
     /// a thread that serves clients.
     async fn plain(&self, user: String, password: String) -> Step {
         let mut strongest_first = ScramHash::ALL.into_iter().rev();
-        let kept = strongest_first.find_map(|hash| self.front.credential(hash, &user));
-        let version = kept.as_ref().map(|kept| kept.version);
-        let credential =
-            kept.map_or_else(|| self.nobody(ScramHash::Sha512, &user), |kept| kept.credential);
-        let hash = credential.hash();
+        let kept = strongest_first.find_map(|hash| self.by_user(hash, &user));
+        let (credential, known) = kept.unzip();
+        let credential = credential.unwrap_or_else(|| self.nobody(ScramHash::Sha512, &user));
         let fits = {
             let Ok(_turn) = self.front.logins.acquire().await else {
                 return Step::Failed(Failure::new(Mechanism::Plain, user));
             };
             tokio::task::spawn_blocking(move || credential.fits(&password)).await
         };
-        match (fits, version) {
-            (Ok(true), Some(version)) => {
-                let proved = self.by_password(Mechanism::Plain, hash, &user, version);
+        match (fits, known) {
+            (Ok(true), Some(Known { user, proof, lifetime })) => {
+                let principal = Principal::user(&user);
+                let proved = self.login(principal, Mechanism::Plain, Some(proof), lifetime);
                 Step::Proved(proved, Vec::new())
             }
             _ => Step::Failed(Failure::new(Mechanism::Plain, user)),
@@ -217,17 +240,6 @@ impl Exchange<'_> {
     fn nobody(&self, hash: ScramHash, user: &str) -> Credential {
         let secret = self.front.broker.secrets().label("users that are not");
         Credential::of_nobody(hash, user, &secret, &self.front.usual_shapes(hash))
-    }
-
-    fn by_password(
-        &self,
-        mechanism: Mechanism,
-        hash: ScramHash,
-        user: &str,
-        version: u64,
-    ) -> Box<Proved> {
-        let proof = Proof { key: users::key(hash, user), version };
-        self.login(Principal::user(user), mechanism, Some(proof), None)
     }
 
     /// A login that holds for as long as the listener says, and no longer than what it was made by.

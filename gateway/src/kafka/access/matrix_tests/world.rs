@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use meridian_access::{Pattern, PatternType, Permission, Principal, Rule};
 use meridian_base::env::SplitMix;
-use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
+use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_protocol::messages::{
     AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, ConsumerGroupHeartbeatRequest,
-    CreatableTopic, CreateTopicsRequest, DeleteTopicState, DeleteTopicsRequest,
-    FindCoordinatorRequest, InitProducerIdRequest, OffsetCommitPartition, OffsetCommitRequest,
-    OffsetCommitTopic,
+    CreatableTopic, CreateDelegationTokenRequest, CreateTopicsRequest, DeleteTopicState,
+    DeleteTopicsRequest, FindCoordinatorRequest, InitProducerIdRequest, OffsetCommitPartition,
+    OffsetCommitRequest, OffsetCommitTopic,
 };
 use meridian_protocol::{ApiKey, ErrorCode};
 
-use super::{GROUP, MISSING, OTHER, Right, TOPIC, TRANSACTION, WORKERS};
+use super::{BOB, GROUP, MISSING, OTHER, Right, TOPIC, TRANSACTION, WORKERS};
 use crate::admin_api::AdminHandler;
 use crate::broker::Broker;
 use crate::config::FrontConfig;
@@ -57,6 +57,10 @@ impl World {
     /// One that answers the methods of the private API.
     pub(super) async fn start_with(admin: Option<Arc<dyn AdminHandler>>) -> Self {
         let mut world = Self::new(admin);
+        world.broker.register(1, FeatureLevel::LATEST).expect("a binary of now");
+        let mut bob = TestClient::connect_as(&world.front, &Principal::user(BOB));
+        let token = bob.call(3, CreateDelegationTokenRequest::default()).await;
+        assert_eq!(token.error_code, ErrorCode::None);
         world.create(OTHER).await;
         world.find(FindCoordinatorRequest::KEY_TYPE_GROUP, GROUP).await;
         world.find(FindCoordinatorRequest::KEY_TYPE_TRANSACTION, TRANSACTION).await;

@@ -3,18 +3,20 @@
 use meridian_access::Operation::{self, Alter, AlterConfigs, Describe, DescribeConfigs};
 use meridian_access::Resource;
 use meridian_protocol::ErrorCode::{
-    ClusterAuthorizationFailed, GroupAuthorizationFailed, TopicAuthorizationFailed,
+    ClusterAuthorizationFailed, DelegationTokenAuthorizationFailed, GroupAuthorizationFailed,
+    TopicAuthorizationFailed,
 };
 use meridian_protocol::messages::{
     AclCreation, AlterClientQuotasRequest, AlterConfigsRequest, AlterConfigsResource,
-    AlterUserScramCredentialsRequest, CreateAclsRequest, DeleteAclsFilter, DeleteAclsRequest,
-    DescribeAclsRequest, DescribeClientQuotasRequest, DescribeConfigsRequest,
-    DescribeConfigsResource, DescribeUserScramCredentialsRequest, IncrementalAlterConfigsRequest,
+    AlterUserScramCredentialsRequest, CreateAclsRequest, CreateDelegationTokenRequest,
+    DeleteAclsFilter, DeleteAclsRequest, DescribeAclsRequest, DescribeClientQuotasRequest,
+    DescribeConfigsRequest, DescribeConfigsResource, DescribeDelegationTokenRequest,
+    DescribeUserScramCredentialsRequest, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource, ListConfigResourcesRequest, QuotaAlteration, QuotaEntityPart,
     ScramCredentialDeletion,
 };
 
-use super::super::{Case, GROUP, ON_CLUSTER, ON_GROUP, ON_TOPIC, Refused, TOPIC};
+use super::super::{BOB, Case, GROUP, ON_BOB, ON_CLUSTER, ON_GROUP, ON_TOPIC, Refused, TOPIC};
 
 /// What has configs, by its type and name, and where the right is on it.
 const OWNERS: [(&str, i8, &str, Resource<'_>, Refused); 6] = [
@@ -72,6 +74,22 @@ pub(super) fn cases() -> Vec<Case> {
             AlterUserScramCredentialsRequest { deletions: vec![deletion], ..Default::default() }
         }),
         Case::new("", &on(Describe), denied, |_| DescribeAclsRequest::default()),
+        Case::new(
+            "of another user",
+            &[(Operation::DescribeTokens, ON_BOB)],
+            Refused::Hides(BOB),
+            |_| DescribeDelegationTokenRequest::default(),
+        ),
+        Case::new(
+            "for another user",
+            &[(Operation::CreateTokens, ON_BOB)],
+            Refused::With(DelegationTokenAuthorizationFailed),
+            |_| CreateDelegationTokenRequest {
+                owner_principal_type: Some("User".into()),
+                owner_principal_name: Some(BOB.into()),
+                ..Default::default()
+            },
+        ),
         Case::new("", &on(Alter), denied, |_| CreateAclsRequest {
             creations: vec![AclCreation::default()],
         }),
