@@ -1,5 +1,6 @@
 //! What operators and their tools read over HTTP, at `listen.admin`: `/metrics`, `/health`,
-//! `/status` and `/node`. Read-only, and up before the node has joined its cluster.
+//! `/status` and `/node`. Read-only, and up before the node has joined its cluster. A page asks for the right that
+//! the method asks for that it shows; `listen.admin_open` names those that ask for none.
 
 pub(crate) mod http;
 mod metrics;
@@ -17,11 +18,12 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use self::http::{Page, Status};
+use self::http::{Asked, Page, Status};
 use self::metrics::Snapshot;
 use crate::admin_api::AdminError;
+use crate::config::OpenPage;
 use crate::health::{Condition, Severity};
-use crate::kafka::Front;
+use crate::kafka::{Admission, Front};
 use crate::node::{Known, Node};
 
 /// Connections served at once; a scraper and a few operators need no more.
@@ -70,8 +72,11 @@ impl Admin {
         self.is_joined.store(true, Ordering::Relaxed);
     }
 
-    async fn page(&self, path: &str) -> Page {
-        match path {
+    async fn page(&self, asked: &Asked, peer: SocketAddr) -> Page {
+        if let Some(refusal) = self.refusal(asked, peer).await {
+            return refusal;
+        }
+        match asked.path.as_str() {
             "/" => Page::ok(TEXT, INDEX.into()),
             "/metrics" => {
                 Page::ok(PROMETHEUS, metrics::render(&Snapshot::take(&self.node, &self.front)))
@@ -81,6 +86,35 @@ impl Admin {
             "/node" => json(self.node.answer("node.status").await),
             _ => Page::new(Status::NotFound, TEXT, INDEX.into()),
         }
+    }
+
+    /// What somebody is answered who may not read the page.
+    async fn refusal(&self, asked: &Asked, peer: SocketAddr) -> Option<Page> {
+        let is_open = |page| self.node.config.admin_open.contains(&page);
+        let method = match asked.path.as_str() {
+            "/metrics" if !is_open(OpenPage::Metrics) => "node.status",
+            "/health" if !is_open(OpenPage::Health) => "node.status",
+            "/status" => "cluster.status",
+            "/node" => "node.status",
+            _ => return None,
+        };
+        let (status, text) = match self.front.admit_reader(peer, asked.login.as_ref(), method).await
+        {
+            Admission::Admitted => return None,
+            Admission::LoginNeeded => (
+                Status::Unauthorized,
+                "log in as a user who has DESCRIBE on the cluster\n".to_owned(),
+            ),
+            Admission::Denied(user) => {
+                let rule = format!("`meridian acl allow {user} describe --cluster` allows it\n");
+                (Status::Forbidden, format!("{user} may not read this; {rule}"))
+            }
+            Admission::Uncertain => {
+                let why = "this node does not hear of changes of access rules; ask another\n";
+                (Status::Unavailable, why.to_owned())
+            }
+        };
+        Some(Page::new(status, TEXT, text.into()))
     }
 
     /// `ok`, or what is wrong: 503 if clients should turn to another node, or writes stop at this one.
@@ -175,9 +209,9 @@ impl AdminServer {
             }
             let admin = Arc::clone(&self.admin);
             let serving = tokio::spawn(async move {
-                let page = |path: String| {
+                let page = |asked: Asked| {
                     let admin = Arc::clone(&admin);
-                    async move { admin.page(&path).await }
+                    async move { admin.page(&asked, peer).await }
                 };
                 if let Err(error) = http::serve(stream, page).await {
                     tracing::debug!(%peer, %error, "an operator's connection broke");
@@ -190,7 +224,14 @@ impl AdminServer {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD as BASE64;
+    use meridian_access::{
+        Credential, ITERATION_COUNT_DEFAULT, Operation, Pattern, PatternType, Permission,
+        Principal, Resource, ResourceType, Rule, ScramHash,
+    };
     use meridian_base::env::SplitMix;
+    use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
 
@@ -198,13 +239,23 @@ mod tests {
     use crate::broker::Broker;
     use crate::config::FrontConfig;
     use crate::config::NodeConfig;
+    use crate::kafka::{Authorization, users};
 
     /// ApiVersions, version 0.
     const ASK: [u8; 14] = [0, 0, 0, 10, 0, 18, 0, 0, 0, 0, 0, 1, 0xff, 0xff];
 
     async fn get(address: SocketAddr, path: &str) -> String {
+        get_as(address, path, "").await
+    }
+
+    /// `user:password`, if that is not empty.
+    async fn get_as(address: SocketAddr, path: &str, login: &str) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n");
+        let login = match login {
+            "" => String::new(),
+            login => format!("Authorization: Basic {}\r\n", BASE64.encode(login)),
+        };
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{login}\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -257,6 +308,77 @@ mod tests {
         let taken = NodeConfig { admin: Some(admin), data: data.join("second"), ..config };
         let error = crate::start(taken).await.err().map(|error| error.to_string());
         assert!(error.is_some_and(|text| text.contains(&admin.to_string())));
+        running.shutdown().await;
+        remove(&data);
+    }
+
+    /// Users al and bo, rules that are enforced, and one that lets al look at the cluster.
+    async fn enforce_rules(node: &Node) {
+        let put = |kind, key: Vec<u8>, value: Vec<u8>| RowChange {
+            kind,
+            key,
+            value: Some(value),
+            expected: ExpectedVersion::Any,
+        };
+        let mut changes = Vec::new();
+        for user in ["al", "bo"] {
+            let (hash, salt) = (ScramHash::Sha256, b"salt");
+            let salted = hash.salted(user, salt, ITERATION_COUNT_DEFAULT);
+            let iterations = ITERATION_COUNT_DEFAULT.get().cast_signed();
+            let credential = Credential::new(hash, salt, iterations, &salted).unwrap();
+            let sealed = users::sealed(node.secrets(), user, &credential).unwrap();
+            changes.push(put(RowKind::ScramUser, users::key(hash, user), sealed));
+        }
+        let rule = Rule {
+            pattern: Pattern {
+                kind: ResourceType::Cluster,
+                pattern_type: PatternType::Literal,
+                name: Resource::CLUSTER.name.to_owned(),
+            },
+            principal: Principal::user("al"),
+            host: "127.0.0.1".to_owned(),
+            operation: Operation::Describe,
+            permission: Permission::Allow,
+        };
+        changes.push(put(RowKind::Acl, rule.encode(), Vec::new()));
+        let enforce = Authorization::Enforce.encode();
+        changes.push(put(RowKind::Authorization, Authorization::KEY.to_vec(), enforce));
+        node.propose(Command::PutRows(changes)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn pages_ask_for_the_rights_of_the_methods_that_they_show() {
+        let config = config("rights");
+        let data = config.data.clone();
+        let running = crate::start(config.clone()).await.unwrap();
+        let admin = running.admin_address().unwrap();
+        let status = async |path: &str, login: &str| {
+            let answer = get_as(admin, path, login).await;
+            answer.split(' ').nth(1).unwrap_or_default().to_owned()
+        };
+        assert_eq!(status("/status", "").await, "200", "rules are off");
+        enforce_rules(&running.node).await;
+        for path in ["/health", "/metrics"] {
+            assert_eq!(status(path, "").await, "200", "{path} is open");
+        }
+        for path in ["/status", "/node"] {
+            assert_eq!(status(path, "").await, "401", "{path}");
+            assert_eq!(status(path, "al:al").await, "200", "{path}");
+            assert_eq!(status(path, "al:wrong").await, "401", "{path}");
+            assert_eq!(status(path, "nobody:al").await, "401", "{path}");
+            assert_eq!(status(path, "bo:bo").await, "403", "{path}");
+        }
+        assert!(get(admin, "/node").await.contains("WWW-Authenticate: Basic "));
+        running.shutdown().await;
+
+        let admin_open = vec![OpenPage::Health];
+        let closed = NodeConfig { admin_open, data: data.join("second"), ..config };
+        let running = crate::start(closed).await.unwrap();
+        let admin = running.admin_address().unwrap();
+        enforce_rules(&running.node).await;
+        assert!(get(admin, "/health").await.starts_with("HTTP/1.1 200 "));
+        assert!(get(admin, "/metrics").await.starts_with("HTTP/1.1 401 "));
+        assert!(get_as(admin, "/metrics", "al:al").await.starts_with("HTTP/1.1 200 "));
         running.shutdown().await;
         remove(&data);
     }

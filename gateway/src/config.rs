@@ -22,6 +22,7 @@ use meridian_base::topology::{Datacenter, Geometry, Rack};
 use meridian_consensus::command::{Endpoint, Roles};
 use meridian_consensus::state::limits;
 use meridian_storage::config::{COPY_SHARE_PERCENT_MAX_DEFAULT, FILE_COUNT_MIN};
+use serde::Deserialize;
 
 use self::file::{File, HealTable, KafkaTable, LimitsTable, MemberTable, ScrubTable, StorageTable};
 pub use self::listeners::{ListenerConfig, OauthConfig, Protocol};
@@ -118,6 +119,8 @@ pub struct NodeConfig {
     pub peer: Option<SocketAddr>,
     /// Where it listens for operators; `None` is nowhere.
     pub admin: Option<SocketAddr>,
+    /// What anybody may read there.
+    pub admin_open: Vec<OpenPage>,
     /// The cluster's id; `None` draws one at the first start of a cluster of one.
     pub cluster: Option<ClusterId>,
     /// The first storage group's shape.
@@ -161,6 +164,21 @@ pub struct NodeConfig {
     pub emulated_one_way_delay: Duration,
 }
 
+/// A page for operators that may be open to anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OpenPage {
+    /// `/health`
+    Health,
+    /// `/metrics`
+    Metrics,
+}
+
+impl OpenPage {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Health, Self::Metrics];
+}
+
 impl NodeConfig {
     /// A cluster of one that needs no configuration.
     pub fn single(data: PathBuf, kafka: SocketAddr) -> Self {
@@ -175,6 +193,7 @@ impl NodeConfig {
             listeners: Vec::new(),
             peer: None,
             admin: None,
+            admin_open: OpenPage::ALL.to_vec(),
             cluster: None,
             geometry: Geometry::None,
             further_groups: Vec::new(),
@@ -231,6 +250,7 @@ impl NodeConfig {
             listeners: listeners::listeners(file.listener, file.listen.insecure, folder)?,
             peer: file.listen.peer.map(|text| address("listen.peer", &text)).transpose()?,
             admin,
+            admin_open: file.listen.admin_open.unwrap_or_else(|| OpenPage::ALL.to_vec()),
             cluster: Some(ClusterId::from_text(file.cluster.id)),
             geometry: file.cluster.geometry,
             further_groups: file.cluster.further_groups,

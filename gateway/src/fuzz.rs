@@ -285,13 +285,16 @@ fn certificate_seeds() -> Vec<Vec<u8>> {
 }
 
 fn http_request(data: &[u8]) {
-    if let Ok(path) = http::path_of(data) {
-        assert!(path.starts_with('/') && !path.contains('?'));
+    if let Ok(asked) = http::asked(data) {
+        assert!(asked.path.starts_with('/') && !asked.path.contains('?'));
     }
 }
 
 fn http_request_seeds() -> Vec<Vec<u8>> {
-    let heads = ["GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n", "POST / HTTP/1.0\r\n\r\n"];
+    let heads = [
+        "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\nAuthorization: Basic YWw6aHVzaA==\r\n\r\n",
+        "POST / HTTP/1.0\r\n\r\n",
+    ];
     heads.map(|head| head.as_bytes().to_vec()).into()
 }
 

@@ -196,6 +196,7 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("listen.kafka_advertised", text("127.0.0.1:1"), Kept),
         ("listen.peer", port(), Kept),
         ("listen.admin", port(), Kept),
+        ("listen.admin_open", names(&["health"]), Kept),
         ("listen.insecure", Some(Value::from(true)), Kept),
         ("cluster.id", text("aaaaaaaaaaaaaaaaaaaaaa"), Refused("cluster.id")),
         ("cluster.geometry", text("one-per-dc"), Refused("cluster.geometry")),

@@ -3,9 +3,13 @@
 use std::io;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
+
+use crate::kafka::BasicLogin;
 
 /// A request line and its headers; a longer request is refused.
 const HEAD_SIZE_BYTES_MAX: usize = 8 << 10;
@@ -17,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Status {
     Ok,
     BadRequest,
+    Unauthorized,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
     HeadTooLarge,
@@ -28,12 +34,22 @@ impl Status {
         match self {
             Self::Ok => "200 OK",
             Self::BadRequest => "400 Bad Request",
+            Self::Unauthorized => "401 Unauthorized",
+            Self::Forbidden => "403 Forbidden",
             Self::NotFound => "404 Not Found",
             Self::MethodNotAllowed => "405 Method Not Allowed",
             Self::HeadTooLarge => "431 Request Header Fields Too Large",
             Self::Unavailable => "503 Service Unavailable",
         }
     }
+}
+
+/// What a request asks for, and who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) path: String,
+    /// `None` too if what the request says of it can't be read.
+    pub(crate) login: Option<BasicLogin>,
 }
 
 /// An answer.
@@ -58,14 +74,14 @@ impl Page {
     }
 }
 
-/// Reads one request, answers it with `page(path)` and closes.
+/// Reads one request, answers it with `page(asked)` and closes.
 pub(super) async fn serve<P: Future<Output = Page>>(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    page: impl Fn(String) -> P,
+    page: impl Fn(Asked) -> P,
 ) -> io::Result<()> {
     let Some(head) = timeout(PATIENCE, read_head(&mut stream)).await?? else { return Ok(()) };
-    let page = match head.as_deref().map_or(Err(Status::HeadTooLarge), path_of) {
-        Ok(path) => page(path.to_owned()).await,
+    let page = match head.as_deref().map_or(Err(Status::HeadTooLarge), asked) {
+        Ok(asked) => page(asked).await,
         Err(status) => Page::refusal(status),
     };
     timeout(PATIENCE, write(&mut stream, &page)).await?
@@ -86,8 +102,28 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<O
     }
 }
 
+/// What a request asks for.
+pub(crate) fn asked(head: &[u8]) -> Result<Asked, Status> {
+    let path = path_of(head)?.to_owned();
+    Ok(Asked { path, login: login_of(head) })
+}
+
+/// Who asks (RFC 7617).
+fn login_of(head: &[u8]) -> Option<BasicLogin> {
+    let mut headers = std::str::from_utf8(head).ok()?.split("\r\n").skip(1);
+    let value = headers.find_map(|header| {
+        let (name, value) = header.split_once(':')?;
+        name.eq_ignore_ascii_case("Authorization").then_some(value.trim())
+    });
+    let (scheme, text) = value?.split_once(' ')?;
+    let is_basic = scheme.eq_ignore_ascii_case("Basic");
+    let decoded = BASE64.decode(text.trim()).ok().filter(|_| is_basic)?;
+    let (user, password) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
+    Some(BasicLogin { user: user.to_owned(), password: password.to_owned() })
+}
+
 /// The path that a request asks for, without its query.
-pub(crate) fn path_of(head: &[u8]) -> Result<&str, Status> {
+fn path_of(head: &[u8]) -> Result<&str, Status> {
     let line = head.split(|byte| *byte == b'\r').next().unwrap_or_default();
     let line = std::str::from_utf8(line).map_err(|_| Status::BadRequest)?;
     let mut words = line.split(' ');
@@ -106,7 +142,11 @@ pub(crate) fn path_of(head: &[u8]) -> Result<&str, Status> {
 }
 
 async fn write(stream: &mut (impl AsyncWrite + Unpin), page: &Page) -> io::Result<()> {
-    let allow = if page.status == Status::MethodNotAllowed { "Allow: GET\r\n" } else { "" };
+    let allow = match page.status {
+        Status::MethodNotAllowed => "Allow: GET\r\n",
+        Status::Unauthorized => "WWW-Authenticate: Basic realm=\"meridian\", charset=\"UTF-8\"\r\n",
+        _ => "",
+    };
     let head = format!(
         "HTTP/1.1 {}\r\nContent-Type: {}\r\nContent-Length: {}\r\n{allow}\
          Cache-Control: no-store\r\nConnection: close\r\n\r\n",
@@ -130,8 +170,8 @@ mod tests {
     async fn told(request: &[u8]) -> (io::Result<()>, String) {
         let (mut client, server) = duplex(64 << 10);
         client.write_all(request).await.unwrap();
-        let pages = |path: String| {
-            std::future::ready(match path.as_str() {
+        let pages = |asked: Asked| {
+            std::future::ready(match asked.path.as_str() {
                 "/known" => Page::ok("text/plain", Bytes::from_static(b"content")),
                 _ => Page::refusal(Status::NotFound),
             })
@@ -168,6 +208,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn who_asks_is_read_or_nobody() {
+        let login = |header: &str| {
+            let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n");
+            asked(head.as_bytes()).expect("a request").login.map(|it| (it.user, it.password))
+        };
+        let basic = BASE64.encode("al:a:b");
+        let al = Some(("al".to_owned(), "a:b".to_owned()));
+        assert_eq!(login(&format!("Authorization: Basic {basic}")), al);
+        assert_eq!(login(&format!("authorization:basic  {basic} ")), al);
+        for header in [
+            "X: y".to_owned(),
+            format!("Authorization: Bearer {basic}"),
+            "Authorization: Basic".to_owned(),
+            "Authorization: Basic !".to_owned(),
+            format!("Authorization: Basic {}", BASE64.encode("al")),
+            format!("Authorization: Basic {}", BASE64.encode(b"\xff:\xff")),
+        ] {
+            assert_eq!(login(&header), None, "{header}");
+        }
+        let shown = BasicLogin { user: "al".to_owned(), password: "hush".to_owned() };
+        assert!(!format!("{shown:?}").contains("hush"));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_client_that_says_nothing_is_left() {
         let (served, answer) = told(b"GET /known HTTP/1.1\r\n").await;
@@ -178,8 +242,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_have_an_answer(head in prop::collection::vec(any::<u8>(), 0..200)) {
-            if let Ok(path) = path_of(&head) {
-                prop_assert!(path.starts_with('/') && head.starts_with(b"GET /"));
+            if let Ok(asked) = asked(&head) {
+                prop_assert!(asked.path.starts_with('/') && head.starts_with(b"GET /"));
             }
         }
     }

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use meridian_base::topology::Geometry;
 use serde::Deserialize;
 
+use super::OpenPage;
 use super::listeners::ListenerTable;
 use super::object_store::ObjectStoreTable;
 use super::tiers::TiersTable;
@@ -70,6 +71,10 @@ pub(super) struct ListenTable {
     /// TCP address of the operators' HTTP pages.
     /// Default: none.
     pub(super) admin: Option<String>,
+    /// Pages of `listen.admin` that anybody may read: `health`, `metrics`. The others, and these too if they are not
+    /// named, take DESCRIBE on the cluster: by HTTP Basic with a user's password, or as `User:ANONYMOUS`.
+    /// Default: `["health", "metrics"]`.
+    pub(super) admin_open: Option<Vec<OpenPage>>,
     /// Allows addresses beyond loopback where clients need not log in, or where others can read
     /// what is sent.
     /// Default: `false`.

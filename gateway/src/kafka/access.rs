@@ -14,7 +14,7 @@ use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::ErrorCode;
 
 pub(super) use self::freshness::Freshness;
-pub(super) use self::methods::admitted;
+pub(super) use self::methods::{admitted, may_call};
 pub(crate) use self::rules::Authorization;
 use self::rules::UserRights;
 pub(super) use self::rules::{AccessRules, OPEN_RESOURCES};

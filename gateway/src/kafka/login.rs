@@ -81,6 +81,25 @@ pub(super) async fn log_in<S: AsyncRead + AsyncWrite + Unpin>(
     result
 }
 
+/// The session of who has this password; a wrong one costs its time, as at a listener.
+pub(super) async fn by_password(
+    front: &Front,
+    peer: SocketAddr,
+    user: &str,
+    password: &str,
+) -> Option<Session> {
+    let listener = Listener::open();
+    let exchange = Exchange { front, listener: &listener, peer };
+    let step = exchange.plain(user.to_owned(), password.to_owned()).await;
+    front.metrics.on_login(matches!(step, Step::Proved(..)));
+    if let Step::Proved(proved, _) = step {
+        front.failures.forget(peer.ip());
+        return Some(proved.session(peer));
+    }
+    exchange.punish().await;
+    None
+}
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
     async fn run(mut self) -> Result<Session, Close> {
         loop {

@@ -94,6 +94,14 @@ fn asks(method: &str) -> Asks {
     known.map_or(CHANGE, |(_, asks)| *asks)
 }
 
+/// Whether a client may call a method that is about the cluster.
+pub(in crate::kafka) fn may_call(rights: &Rights, method: &str) -> bool {
+    match asks(method) {
+        Cluster(operation) => rights.allow(operation, Resource::CLUSTER),
+        _ => false,
+    }
+}
+
 /// The arguments with which a user may call a method of the private API.
 pub(in crate::kafka) fn admitted(
     call: &Call,

@@ -181,7 +181,7 @@ impl Exchange<'_> {
 
     /// Checks a password against the strongest credential that the user has. It is slow by design, and not done on
     /// a thread that serves clients.
-    async fn plain(&self, user: String, password: String) -> Step {
+    pub(super) async fn plain(&self, user: String, password: String) -> Step {
         let mut strongest_first = ScramHash::ALL.into_iter().rev();
         let kept = strongest_first.find_map(|hash| self.by_user(hash, &user));
         let (credential, known) = kept.unzip();
