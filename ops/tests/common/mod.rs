@@ -47,12 +47,12 @@ impl Running {
 
     /// Starts a process whose log goes there.
     pub(crate) fn start_with(arguments: &[&str], folder: &Path, log: Stdio) -> Self {
-        let mut child = meridian(arguments)
-            .current_dir(folder)
-            .stdout(Stdio::piped())
-            .stderr(log)
-            .spawn()
-            .unwrap();
+        Self::start_command(meridian(arguments).current_dir(folder), log)
+    }
+
+    /// Starts a process by a command, and puts its log there.
+    pub(crate) fn start_command(command: &mut Command, log: Stdio) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
     }

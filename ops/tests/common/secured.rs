@@ -12,6 +12,8 @@ pub(crate) struct SecuredNode {
     pub(crate) open: String,
     pub(crate) secure: String,
     process: Option<Running>,
+    /// Of `MERIDIAN_LOG`.
+    log_level: &'static str,
 }
 
 impl SecuredNode {
@@ -53,7 +55,8 @@ impl SecuredNode {
             cluster.trim()
         );
         fs::write(folder.join("node.toml"), configuration).unwrap();
-        let mut node = Self { folder: folder.to_owned(), open, secure, process: None };
+        let mut node =
+            Self { folder: folder.to_owned(), open, secure, process: None, log_level: "info" };
         node.certify(authority);
         node.restart();
         node
@@ -67,21 +70,32 @@ impl SecuredNode {
         ok(&[&certify, &hosts[..]].concat());
     }
 
+    /// Logs so much from its next start on.
+    pub(crate) fn log_as(&mut self, level: &'static str) {
+        self.log_level = level;
+    }
+
     pub(crate) fn restart(&mut self) {
         self.kill();
         let file = self.folder.join("node.toml");
         let arguments = ["serve", "--config", file.to_str().unwrap()];
         let log = fs::OpenOptions::new().create(true).append(true).open(self.path("node.log"));
-        let mut process = Running::start_with(&arguments, &self.folder, log.unwrap().into());
+        let mut command = meridian(&arguments);
+        command.current_dir(&self.folder).env("MERIDIAN_LOG", self.log_level);
+        let mut process = Running::start_command(&mut command, log.unwrap().into());
         process.wait_for("ready: serving Kafka clients on ");
         self.process = Some(process);
     }
 
     /// Adds lines to what its configuration file says of the listener with logins.
     pub(crate) fn configure_listener(&self, lines: &str) {
+        self.configure("[listener.secure]\n", lines);
+    }
+
+    /// Adds lines below a heading of its configuration file.
+    pub(crate) fn configure(&self, heading: &str, lines: &str) {
         let file = self.path("node.toml");
         let text = fs::read_to_string(&file).unwrap();
-        let heading = "[listener.secure]\n";
         assert!(text.contains(heading));
         fs::write(file, text.replace(heading, &format!("{heading}{lines}"))).unwrap();
     }
