@@ -41,6 +41,9 @@ public final class Secured {
         Lab.check("kafka-acls: rules are made, listed, removed", Secured::rules);
         Lab.create(admin, TOPIC, 2, Map.of());
         Lab.check("kafka-console-producer and kafka-console-consumer", Secured::console);
+        Lab.check("kafka-delegation-tokens", Tokens::tool);
+        Lab.check("an administrator's delegation tokens", Tokens::administrator);
+        Lab.check("a producer by OAUTHBEARER, whose tokens end", Bearer::produces);
         leastRights("producer", producerRules(), Secured::produce);
         leastRights("transactional producer", transactionRules(), Secured::transact);
         leastRights("consumer of a group", consumerRules(), Secured::consume);

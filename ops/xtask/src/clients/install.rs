@@ -105,6 +105,7 @@ const APP_FILES: &[&str] = &[
     "pom.xml",
     "Apache.java",
     "Batches.java",
+    "Bearer.java",
     "Connect.java",
     "Count.java",
     "KafkaSource.java",
@@ -115,6 +116,7 @@ const APP_FILES: &[&str] = &[
     "Producers.java",
     "Secured.java",
     "Streams.java",
+    "Tokens.java",
     "Tools.java",
     "WordCount.java",
 ];

@@ -12,6 +12,11 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 /// May do everything, by `security.super_users`.
 pub(super) const ADMIN: (&str, &str) = ("admin", "admin-secret");
 
+const KEYS: &str = "jwks.json";
+/// The key of RFC 7515, A.3: a client that logs in with a token puts its own there.
+const NOBODYS_KEYS: &str = r#"{"keys":[{"kty":"EC","crv":"P-256","x":"f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
+    "y":"x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0"}]}"#;
+
 /// A way in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
@@ -52,6 +57,9 @@ impl Node {
         let hosts = ["--host", "localhost", "--host", "127.0.0.1"];
         let certify = ["cert", "server", "--ca", &path("ca"), "--out", &path("tls")];
         meridian(program, &[&certify[..], &hosts].concat(), "")?;
+        let keys = folder.join(KEYS);
+        std::fs::write(&keys, NOBODYS_KEYS)
+            .map_err(|error| format!("{}: {error}", keys.display()))?;
         let file = folder.join("node.toml");
         std::fs::write(&file, configuration(cluster.trim(), base_port))
             .map_err(|error| format!("{}: {error}", file.display()))?;
@@ -81,6 +89,11 @@ impl Node {
 
     pub(super) fn authority(&self) -> PathBuf {
         self.folder.join("ca/ca.pem")
+    }
+
+    /// The file with the keys of who issues tokens.
+    pub(super) fn keys(&self) -> PathBuf {
+        self.folder.join(KEYS)
     }
 
     /// How a client connects, by librdkafka's names.
@@ -157,6 +170,9 @@ fn configuration(cluster: &str, base_port: u16) -> String {
         protocol = "SASL_SSL"
         certificate = "tls/server.pem"
         key = "tls/server-key.pem"
+        oauth_jwks = "{KEYS}"
+        oauth_issuer = "lab"
+        oauth_audience = ["kafka"]
         [listener.tls]
         address = "127.0.0.1:{ssl}"
         advertised = "localhost:{ssl}"

@@ -25,9 +25,12 @@ const KAFKA_GO_TESTS: &str = "^(TestSASL|TestUnsupportedSASLMechanism|TestAlterU
     |TestWriter$/^writing_a_message_with_SASL_Plain_authentication)$";
 /// Those of librdkafka that make rules by Kafka's tool, which they can't give a login.
 const LIBRDKAFKA_OPEN: [&str; 3] = ["0109", "0115", "0119"];
-/// Within the test of its administrator, what is about users and rules, and about who sees what.
-const LIBRDKAFKA_ADMIN: [&str; 5] =
-    ["Acls", "UserScramCredentials", "DescribeCluster", "DescribeTopics", "authorized_ops"];
+/// Within the test of its administrator, what is about users and rules.
+const LIBRDKAFKA_ADMIN: [&str; 2] = ["Acls", "UserScramCredentials"];
+/// And about who sees what: a user who may do everything as long as no rule is about it.
+const LIBRDKAFKA_SIGHT: [&str; 3] = ["DescribeCluster", "DescribeTopics", "authorized_ops"];
+const LIBRDKAFKA_USER: (&str, &str) = ("nobody-in-particular", "a-secret");
+const OPEN_RESOURCES: &str = "allow.everyone.if.no.acl.found";
 /// Its fixtures, for the node that runs.
 const KAFKA_PYTHON_NODE: &str = include_str!("kafka_python_node.py");
 
@@ -116,9 +119,11 @@ pub(super) fn librdkafka(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
     let tests = suites::source(bench.lab, "librdkafka")?.join("tests");
     bench.lab.install(Kind::Apps)?;
     let tools = bench.folder.join("kafka");
-    bring_acls(bench, &tools)?;
-    let login = |way, mechanism| {
-        let options = bench.node.options(way, mechanism, ADMIN);
+    bring_tool(bench, &tools, "kafka-acls", "org.apache.kafka.tools.AclCommand")?;
+    bring_tool(bench, &tools, "kafka-configs", "kafka.admin.ConfigCommand")?;
+    bench.node.user(LIBRDKAFKA_USER.0, LIBRDKAFKA_USER.1)?;
+    let login = |way, mechanism, user| {
+        let options = bench.node.options(way, mechanism, user);
         format!("bootstrap.servers={}\n{options}", bench.node.address(way))
     };
     let mut cases = Vec::new();
@@ -141,17 +146,22 @@ pub(super) fn librdkafka(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
         cases.extend(read.map(|case| Case::new(case.name.replace(number, name), case.verdict)));
         Ok(())
     };
-    let (scram, plain) = (login(Way::SaslSsl, "SCRAM-SHA-512"), login(Way::SaslPlaintext, "PLAIN"));
+    let scram = login(Way::SaslSsl, "SCRAM-SHA-512", ADMIN);
     for part in LIBRDKAFKA_ADMIN {
         run("0081", &format!("0081-{part}"), part, &scram)?;
     }
     run("0135", "0135-SCRAM-SHA-512", "", &scram)?;
-    run("0135", "0135-PLAIN", "", &plain)?;
+    run("0135", "0135-PLAIN", "", &login(Way::SaslPlaintext, "PLAIN", ADMIN))?;
+    open_resources(bench, &tools)?;
+    bench.node.ask(&["acl", "mode", "enforce", "--yes"], "")?;
+    let user = login(Way::SaslSsl, "SCRAM-SHA-512", LIBRDKAFKA_USER);
+    for part in LIBRDKAFKA_SIGHT {
+        run("0081", &format!("0081-{part}"), part, &user)?;
+    }
     for what in [["--topic", "*"], ["--group", "*"], ["--transactional-id", "*"]] {
         bench.node.ask(&[&["acl", "allow", "User:*", "all"], &what[..]].concat(), "")?;
     }
     bench.node.ask(&["acl", "allow", "User:*", "all", "--cluster"], "")?;
-    bench.node.ask(&["acl", "mode", "enforce", "--yes"], "")?;
     let open = format!("bootstrap.servers={}\n", bench.node.address(Way::Open));
     for number in LIBRDKAFKA_OPEN {
         run(number, number, "", &open)?;
@@ -159,14 +169,27 @@ pub(super) fn librdkafka(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
     Ok(cases)
 }
 
-/// Brings Kafka's tool for rules, which its tests call, under its own name.
-fn bring_acls(bench: &Bench<'_>, folder: &Path) -> Result<(), String> {
+/// Brings a tool of Kafka, which its tests call, under its own name.
+fn bring_tool(bench: &Bench<'_>, folder: &Path, name: &str, class: &str) -> Result<(), String> {
     fetch::make(&folder.join("bin"))?;
     let jars = bench.lab.folder.join("apps/jars/*");
     let java = format!(
-        "#!/bin/sh\nexec java -Xmx256m -XX:TieredStopAtLevel=1 -cp '{}' \
-         org.apache.kafka.tools.AclCommand \"$@\"\n",
+        "#!/bin/sh\nexec java -Xmx256m -XX:TieredStopAtLevel=1 -cp '{}' {class} \"$@\"\n",
         jars.display()
     );
-    fetch::script(&folder.join("bin/kafka-acls.sh"), &java)
+    fetch::script(&folder.join(format!("bin/{name}.sh")), &java)
+}
+
+/// Opens what no rule is about to everybody, as the brokers of its tests do.
+fn open_resources(bench: &Bench<'_>, tools: &Path) -> Result<(), String> {
+    let config = format!("{OPEN_RESOURCES}=true");
+    let mut command = Command::new(tools.join("bin/kafka-configs.sh"));
+    command.args(["--bootstrap-server", &bench.node.address(Way::Open), "--alter"]).args([
+        "--entity-type",
+        "brokers",
+        "--entity-default",
+        "--add-config",
+        &config,
+    ]);
+    fetch::ok(&mut command)
 }

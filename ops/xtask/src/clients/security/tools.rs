@@ -28,6 +28,7 @@ pub(super) fn run(bench: &Bench<'_>) -> Result<Vec<Case>, String> {
         .env("DURATION", "0")
         .env("PORT", (bench.node.base_port() + PORT_DISTANCE).to_string())
         .env("FOLDER", &folder)
+        .env("JWKS", bench.node.keys())
         .env("LOG", &log);
     bench.node.ask(&["acl", "mode", "enforce", "--yes"], "")?;
     let ended = Program::spawn(PROGRAM, &mut command, told.clone())?.wait(AT_MOST);
