@@ -17,6 +17,7 @@ use meridian_consensus::command::Liveness;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 use self::http::{Asked, Page, Status};
 use self::metrics::Snapshot;
@@ -25,11 +26,14 @@ use crate::config::OpenPage;
 use crate::health::{Condition, Severity};
 use crate::kafka::{Admission, Front};
 use crate::node::{Known, Node};
+use crate::runtime::tls::ListenerCertificate;
 
 /// Connections served at once; a scraper and a few operators need no more.
 const CONNECTION_COUNT_MAX: usize = 32;
 /// Pause after the system refused a connection for lack of file descriptors or memory.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(100);
+/// Time for a handshake.
+const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -60,11 +64,18 @@ pub(crate) struct AdminServer {
     admin: Arc<Admin>,
     listener: TcpListener,
     local_address: SocketAddr,
+    /// With TLS, its certificate.
+    certificate: Option<Arc<ListenerCertificate>>,
 }
 
 impl Admin {
     pub(crate) fn new(node: Arc<Node>, front: Arc<Front>) -> Arc<Self> {
         Arc::new(Self { node, front, is_joined: AtomicBool::new(false) })
+    }
+
+    /// Where to listen, if that is configured.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        self.node.config.admin
     }
 
     /// The cluster has taken the node in.
@@ -88,7 +99,7 @@ impl Admin {
         }
     }
 
-    /// What somebody is answered who may not read the page.
+    /// The refusal of a reader who may not see the page.
     async fn refusal(&self, asked: &Asked, peer: SocketAddr) -> Option<Page> {
         let is_open = |page| self.node.config.admin_open.contains(&page);
         let method = match asked.path.as_str() {
@@ -98,22 +109,24 @@ impl Admin {
             "/node" => "node.status",
             _ => return None,
         };
-        let (status, text) = match self.front.admit_reader(peer, asked.login.as_ref(), method).await
-        {
-            Admission::Admitted => return None,
-            Admission::LoginNeeded => (
-                Status::Unauthorized,
-                "log in as a user who has DESCRIBE on the cluster\n".to_owned(),
-            ),
-            Admission::Denied(user) => {
-                let rule = format!("`meridian acl allow {user} describe --cluster` allows it\n");
-                (Status::Forbidden, format!("{user} may not read this; {rule}"))
-            }
-            Admission::Uncertain => {
-                let why = "this node does not hear of changes of access rules; ask another\n";
-                (Status::Unavailable, why.to_owned())
-            }
-        };
+        let always = self.node.config.admin_certificate.is_some();
+        let (status, text) =
+            match self.front.admit_reader(peer, asked.login.as_ref(), always, method).await {
+                Admission::Admitted => return None,
+                Admission::LoginNeeded => (
+                    Status::Unauthorized,
+                    "log in as a user who has DESCRIBE on the cluster\n".to_owned(),
+                ),
+                Admission::Denied(user) => {
+                    let rule =
+                        format!("`meridian acl allow {user} describe --cluster` allows it\n");
+                    (Status::Forbidden, format!("{user} may not read this; {rule}"))
+                }
+                Admission::Uncertain => {
+                    let why = "this node does not hear of changes of access rules; ask another\n";
+                    (Status::Unavailable, why.to_owned())
+                }
+            };
         Some(Page::new(status, TEXT, text.into()))
     }
 
@@ -171,11 +184,12 @@ impl AdminServer {
     pub(crate) async fn bind(
         admin: Arc<Admin>,
         address: SocketAddr,
+        certificate: Option<Arc<ListenerCertificate>>,
     ) -> Result<Self, AdminBindError> {
         let failed = |source| AdminBindError { address, source };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let local_address = listener.local_addr().map_err(failed)?;
-        Ok(Self { admin, listener, local_address })
+        Ok(Self { admin, listener, local_address, certificate })
     }
 
     /// Where operators reach it.
@@ -207,13 +221,21 @@ impl AdminServer {
                 tracing::debug!(%peer, "the oldest connection of an operator made room for another");
                 oldest.abort();
             }
-            let admin = Arc::clone(&self.admin);
+            let (admin, certificate) = (Arc::clone(&self.admin), self.certificate.clone());
             let serving = tokio::spawn(async move {
                 let page = |asked: Asked| {
                     let admin = Arc::clone(&admin);
                     async move { admin.page(&asked, peer).await }
                 };
-                if let Err(error) = http::serve(stream, page).await {
+                let served = match &certificate {
+                    None => http::serve(stream, page).await,
+                    Some(own) => match timeout(HANDSHAKE_WITHIN, own.accept(stream)).await {
+                        Ok(Ok((stream, _))) => http::serve(stream, page).await,
+                        Ok(Err(error)) => Err(error),
+                        Err(late) => Err(late.into()),
+                    },
+                };
+                if let Err(error) = served {
                     tracing::debug!(%peer, %error, "an operator's connection broke");
                 }
             });

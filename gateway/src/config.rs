@@ -31,6 +31,7 @@ pub(crate) use self::tiers::FAST_FILE_COUNT_MIN;
 pub use self::tiers::TiersConfig;
 pub use self::upkeep::{CompactionConfig, ScrubConfig};
 use crate::runtime::objects::ObjectStoreConfig;
+use crate::runtime::tls::ListenerFiles;
 
 const MIB: u64 = 1 << 20;
 /// A journal file of a small deployment; a server with a disk of its own sets more.
@@ -119,7 +120,9 @@ pub struct NodeConfig {
     pub peer: Option<SocketAddr>,
     /// Where it listens for operators; `None` is nowhere.
     pub admin: Option<SocketAddr>,
-    /// What anybody may read there.
+    /// With TLS, the files of the certificate that they are shown.
+    pub admin_certificate: Option<ListenerFiles>,
+    /// The pages there that anybody may read.
     pub admin_open: Vec<OpenPage>,
     /// The cluster's id; `None` draws one at the first start of a cluster of one.
     pub cluster: Option<ClusterId>,
@@ -193,6 +196,7 @@ impl NodeConfig {
             listeners: Vec::new(),
             peer: None,
             admin: None,
+            admin_certificate: None,
             admin_open: OpenPage::ALL.to_vec(),
             cluster: None,
             geometry: Geometry::None,
@@ -226,7 +230,10 @@ impl NodeConfig {
         front.super_users = super_users(&file.security.super_users)?;
         let kafka = address("listen.kafka", &file.listen.kafka)?;
         let admin = file.listen.admin.map(|text| address("listen.admin", &text)).transpose()?;
-        for (key, address) in [("listen.kafka", Some(kafka)), ("listen.admin", admin)] {
+        let admin_certificate =
+            operators(admin, file.listen.admin_certificate, file.listen.admin_key, folder)?;
+        let open_admin = admin.filter(|_| admin_certificate.is_none());
+        for (key, address) in [("listen.kafka", Some(kafka)), ("listen.admin", open_admin)] {
             if let Some(address) = address.filter(|address| !address.ip().is_loopback())
                 && !file.listen.insecure
             {
@@ -250,6 +257,7 @@ impl NodeConfig {
             listeners: listeners::listeners(file.listener, file.listen.insecure, folder)?,
             peer: file.listen.peer.map(|text| address("listen.peer", &text)).transpose()?,
             admin,
+            admin_certificate,
             admin_open: file.listen.admin_open.unwrap_or_else(|| OpenPage::ALL.to_vec()),
             cluster: Some(ClusterId::from_text(file.cluster.id)),
             geometry: file.cluster.geometry,
@@ -500,6 +508,30 @@ fn front(kafka: &KafkaTable, limits: &LimitsTable) -> FrontConfig {
     }
 }
 
+/// The files of the certificate of `listen.admin`.
+fn operators(
+    admin: Option<SocketAddr>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    folder: &Path,
+) -> Result<Option<ListenerFiles>, ConfigError> {
+    let refused = |problem: &str| {
+        let problem = problem.to_owned();
+        Err(ConfigError::Value { key: "listen.admin_certificate", problem })
+    };
+    match (admin, certificate, key) {
+        (_, None, None) => Ok(None),
+        (None, ..) => refused("there is no listen.admin"),
+        (Some(_), Some(certificate), Some(key)) => {
+            let (certificate, key) = (folder.join(certificate), folder.join(key));
+            Ok(Some(ListenerFiles { certificate, key, clients: None }))
+        }
+        (Some(_), ..) => refused(
+            "name listen.admin_certificate and listen.admin_key; `meridian cert server` makes both",
+        ),
+    }
+}
+
 fn roles(names: &[String]) -> Result<Roles, ConfigError> {
     if names.is_empty() {
         return Ok(Roles::ALL);
@@ -659,6 +691,16 @@ mod tests {
         assert!(message(&exposed).contains("listen.insecure = true"));
         let exposed = FILE.replace("[listen]", "[listen]\nadmin = \"0.0.0.0:9644\"");
         assert!(message(&exposed).starts_with("listen.admin = \"0.0.0.0:9644\""));
+        let files = "\nadmin_certificate = \"a.pem\"\nadmin_key = \"/k.pem\"";
+        let with_tls = exposed.replace("0.0.0.0:9644\"", &format!("0.0.0.0:9644\"{files}"));
+        let config = NodeConfig::from_toml(&with_tls, Path::new("/etc")).expect("with TLS");
+        let files = config.admin_certificate.expect("a certificate");
+        assert_eq!(
+            (&*files.certificate, &*files.key),
+            (Path::new("/etc/a.pem"), Path::new("/k.pem"))
+        );
+        let half = with_tls.replace("\nadmin_key = \"/k.pem\"", "");
+        assert!(message(&half).contains("name listen.admin_certificate and listen.admin_key"));
         assert!(parse(&exposed.replace("[listen]", "[listen]\ninsecure = true")).is_ok());
         assert!(message(&FILE.replace("rack = ", "rak = ")).contains("rak"));
         assert!(

@@ -375,8 +375,8 @@ impl Condition {
                 "`meridian cert node` makes a new one; put it into tls.folder and restart the node".to_owned()
             }
             Self::ListenerCertificateEnds { listener, .. } => format!(
-                "`meridian cert server` makes a new one: write it over the files of [listener.{listener}]; the node needs \
-                 no restart"
+                "`meridian cert server` makes a new one: write it over the files of listener {listener}; the node needs no \
+                 restart"
             ),
             Self::ClockApart { .. } => "set the host's clock (NTP)".to_owned(),
             of_links => of_links.mend_of_links(),

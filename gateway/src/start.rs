@@ -45,7 +45,7 @@ use crate::runtime::mutation;
 use crate::runtime::objects::ObjectError;
 use crate::runtime::quic::{Transport, TransportConfig, TransportError};
 use crate::runtime::secrets::SecretError;
-use crate::runtime::tls::{NodeIdentity, PeerTrust, TlsError};
+use crate::runtime::tls::{ListenerCertificate, NodeIdentity, PeerTrust, TlsError};
 
 /// Most bytes of one partition that wait for slots.
 const PENDING_SIZE_BYTES_MAX: usize = 32 << 20;
@@ -205,11 +205,11 @@ async fn start_and_join(config: NodeConfig) -> Result<RunningNode, StartError> {
     node.logs.set_verifier(Arc::new(Verifier::new(Arc::downgrade(&broker))));
     let mut server = Server::bind(Arc::clone(&front), node.config.kafka).await?;
     let kafka = server.local_address();
-    let endpoints = listeners::open(&node, &mut server).await?;
+    let (endpoints, certificate) = listeners::open(&node, &mut server).await?;
     let links = link_server(&node, &front, &own.cluster, kafka, trust)?;
     let (shutdown, stop) = watch::channel(false);
     let shown = Admin::new(Arc::clone(&node), front);
-    let admin = serve_operators(&shown, node.config.admin, stop.clone()).await?;
+    let admin = serve_operators(&shown, certificate, stop.clone()).await?;
     let joined = node.join(&own, registration, kafka, admin).await;
     joined.map_err(|error| node.failure().map_or(error, StartError::Failed))?;
     shown.on_joined();
@@ -246,14 +246,14 @@ fn meta_settings(config: &NodeConfig, clock: Clock) -> MetaSettings {
     }
 }
 
-/// Listens for operators, if `address` says where; they see the node join.
+/// Listens for operators, if the configuration says where; they see the node join.
 async fn serve_operators(
     admin: &Arc<Admin>,
-    address: Option<SocketAddr>,
+    certificate: Option<Arc<ListenerCertificate>>,
     stop: watch::Receiver<bool>,
 ) -> Result<Option<SocketAddr>, StartError> {
-    let Some(address) = address else { return Ok(None) };
-    let server = AdminServer::bind(Arc::clone(admin), address).await?;
+    let Some(address) = admin.address() else { return Ok(None) };
+    let server = AdminServer::bind(Arc::clone(admin), address, certificate).await?;
     let address = server.local_address();
     tokio::spawn(server.run(stop));
     Ok(Some(address))

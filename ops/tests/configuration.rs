@@ -196,6 +196,8 @@ fn table(folder: &Path) -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("listen.kafka_advertised", text("127.0.0.1:1"), Kept),
         ("listen.peer", port(), Kept),
         ("listen.admin", port(), Kept),
+        ("listen.admin_certificate", text("a.pem"), Refused("there is no listen.admin")),
+        ("listen.admin_key", text("a-key.pem"), Refused("there is no listen.admin")),
         ("listen.admin_open", names(&["health"]), Kept),
         ("listen.insecure", Some(Value::from(true)), Kept),
         ("cluster.id", text("aaaaaaaaaaaaaaaaaaaaaa"), Refused("cluster.id")),

@@ -5,15 +5,22 @@
 #![allow(clippy::disallowed_methods, reason = "these tests watch real processes in real time")]
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD as BASE64};
 use ring::rand::SystemRandom;
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::{Value, json as value};
 
-use self::common::{Scratch, json, ok, run, text};
+use self::common::{Scratch, free_port, json, ok, run, text};
 use self::secured::{SecuredNode, produce, refused};
 
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -192,4 +199,56 @@ fn who_has_a_token_is_the_user_that_it_names() {
         let parts = token.split('.').filter(|part| log.contains(part));
         assert_eq!(parts.count(), 0, "a part of a token is in the log");
     }
+}
+
+/// The status of a page's answer, read over TLS.
+fn page(address: &str, authority: &Path, path: &str, login: &str) -> String {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(authority.join("ca.pem")).unwrap() {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = builder.unwrap().with_root_certificates(roots).with_no_client_auth();
+    let name = ServerName::try_from("localhost").unwrap();
+    let connection = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = StreamOwned::new(connection, TcpStream::connect(address).unwrap());
+    let login = match login {
+        "" => String::new(),
+        login => format!("Authorization: Basic {}\r\n", STANDARD.encode(login)),
+    };
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{login}\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn operators_log_in_over_tls_whatever_the_rules_say() {
+    let scratch = Scratch::new("security-pages");
+    let ca = scratch.path().join("ca");
+    let mut node = SecuredNode::start(scratch.path(), &ca, false);
+    let al = fs::read_to_string(node.user("al", &ca)).unwrap();
+    let password = al.lines().find_map(|line| line.strip_prefix("sasl.password=")).unwrap();
+    let pages = format!("127.0.0.1:{}", free_port());
+    node.configure(
+        "[listen]\n",
+        &format!(
+            "admin = \"{pages}\"\nadmin_certificate = \"server/server.pem\"\n\
+             admin_key = \"server/server-key.pem\"\n"
+        ),
+    );
+    node.restart();
+    let status = |path: &str, login: &str| page(&pages, &ca, path, login);
+    assert_eq!(status("/health", ""), "200");
+    assert_eq!(status("/status", ""), "401", "rules are off, and yet it takes a login");
+    assert_eq!(status("/status", &format!("al:{password}")), "200");
+    assert_eq!(status("/status", "al:wrong"), "401");
+    let mut clear = TcpStream::connect(&pages).unwrap();
+    clear.write_all(b"GET /health HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _it_may_be_reset = clear.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP/"), "it answers no clear text");
 }

@@ -44,7 +44,7 @@ impl Status {
     }
 }
 
-/// What a request asks for, and who asks.
+/// The path of a request, and who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) path: String,
@@ -102,7 +102,7 @@ async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<O
     }
 }
 
-/// What a request asks for.
+/// Reads a request.
 pub(crate) fn asked(head: &[u8]) -> Result<Asked, Status> {
     let path = path_of(head)?.to_owned();
     Ok(Asked { path, login: login_of(head) })

@@ -71,6 +71,13 @@ pub(super) struct ListenTable {
     /// TCP address of the operators' HTTP pages.
     /// Default: none.
     pub(super) admin: Option<String>,
+    /// PEM file with the certificate chain that readers of `listen.admin` are shown: with it pages that are not open
+    /// always take a login. It and the key are read anew when they change.
+    /// Default: none; the pages are not encrypted.
+    pub(super) admin_certificate: Option<PathBuf>,
+    /// PEM file with the key of that certificate, mode 0600.
+    /// Default: none.
+    pub(super) admin_key: Option<PathBuf>,
     /// Pages of `listen.admin` that anybody may read: `health`, `metrics`. The others, and these too if they are not
     /// named, take DESCRIBE on the cluster: by HTTP Basic with a user's password, or as `User:ANONYMOUS`.
     /// Default: `["health", "metrics"]`.

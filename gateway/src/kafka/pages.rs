@@ -1,4 +1,4 @@
-//! Who may read what operators read over HTTP: who may call the methods that the pages show.
+//! Who may read the operators' HTTP pages: users who may call the methods that the pages show.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -34,14 +34,17 @@ pub(crate) enum Admission {
 }
 
 impl Front {
-    /// Whether a reader may call a method that is about the cluster.
+    /// Whether a reader may call a method that is about the cluster. With `always` nobody may without a login, whatever
+    /// the access rules say.
     pub(crate) async fn admit_reader(
         &self,
         peer: SocketAddr,
         login: Option<&BasicLogin>,
+        always: bool,
         method: &str,
     ) -> Admission {
         let session = match login {
+            None if always => return Admission::LoginNeeded,
             None => Session::anonymous(peer),
             Some(BasicLogin { user, password }) => {
                 let Some(session) = login::by_password(self, peer, user, password).await else {

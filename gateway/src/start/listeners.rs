@@ -9,18 +9,37 @@ use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowCha
 use super::StartError;
 use crate::background;
 use crate::broker::Broker as _;
+use crate::config::NodeConfig;
 use crate::features::agree;
 use crate::kafka::listener::{Endpoints, encode, key};
 use crate::kafka::{Listener, Server, TokenIssuer};
 use crate::node::{Node, keep_issuer_current, keep_listener_current};
 use crate::runtime::tls::ListenerCertificate;
 
+/// The listener of operators, where its certificate ends.
+const OPERATORS: &str = "listen.admin";
 /// How often a node tries to say where its listeners are, while older nodes would not understand it.
 const ANNOUNCE_EVERY: Duration = Duration::from_secs(5);
 
-/// Opens the listeners; gives where clients are sent.
-pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoints, StartError> {
-    let (mut endpoints, mut shown) = (BTreeMap::new(), Vec::new());
+/// The certificate of `listen.admin`, if it has TLS.
+fn operators_certificate(
+    config: &NodeConfig,
+) -> Result<Option<Arc<ListenerCertificate>>, StartError> {
+    let Some(files) = &config.admin_certificate else { return Ok(None) };
+    let loaded = Arc::new(ListenerCertificate::load(files)?);
+    keep_listener_current(&loaded);
+    Ok(Some(loaded))
+}
+
+/// Opens the listeners; gives where clients are sent, and the certificate of `listen.admin`.
+pub(super) async fn open(
+    node: &Arc<Node>,
+    server: &mut Server,
+) -> Result<(Endpoints, Option<Arc<ListenerCertificate>>), StartError> {
+    let operators = operators_certificate(&node.config)?;
+    let mut endpoints = BTreeMap::new();
+    let watched = operators.clone().map(|it| (OPERATORS.to_owned(), it));
+    let mut shown: Vec<_> = watched.into_iter().collect();
     for configured in &node.config.listeners {
         let certificate = match &configured.certificate {
             None => None,
@@ -54,7 +73,7 @@ pub(super) async fn open(node: &Arc<Node>, server: &mut Server) -> Result<Endpoi
         endpoints.insert(name, configured.advertised(address));
     }
     node.health.set_listeners(shown);
-    Ok(endpoints)
+    Ok((endpoints, operators))
 }
 
 /// Says where the listeners are, once all nodes would understand it.
