@@ -318,7 +318,7 @@ mod tests {
             "meridian_raft_is_leader 1",
             "meridian_disk_standing{standing=\"good\"} 1",
             "meridian_tolerates{group=\"1\",built_for=\"nothing\",failure=\"nothing\"} 1",
-            "meridian_nodes_count{liveness=\"alive\"} 1",
+            "meridian_nodes{liveness=\"alive\"} 1",
         ] {
             assert!(metrics.lines().any(|found| found == line), "{line} is not in\n{metrics}");
         }

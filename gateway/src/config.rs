@@ -24,9 +24,11 @@ use meridian_consensus::state::limits;
 use meridian_storage::config::{COPY_SHARE_PERCENT_MAX_DEFAULT, FILE_COUNT_MIN};
 use serde::Deserialize;
 
-use self::file::{File, HealTable, KafkaTable, LimitsTable, MemberTable, ScrubTable, StorageTable};
+use self::file::{
+    File, HealTable, KafkaTable, LimitsTable, MemberTable, MetricsTable, ScrubTable, StorageTable,
+};
 pub use self::listeners::{ListenerConfig, OauthConfig, Protocol};
-pub use self::server::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig};
+pub use self::server::{FrontConfig, GroupConfig, TelemetryConfig, TransactionConfig, UsageConfig};
 pub(crate) use self::tiers::FAST_FILE_COUNT_MIN;
 pub use self::tiers::TiersConfig;
 pub use self::upkeep::{CompactionConfig, ScrubConfig};
@@ -45,6 +47,8 @@ const HEAL_AFTER_DEFAULT: Duration = Duration::from_secs(600);
 const INITIAL_REBALANCE_DELAY_MAX: Duration = Duration::from_secs(300);
 /// More often, and clients would be busy with describing themselves.
 const PUSH_INTERVAL_MIN: Duration = Duration::from_millis(100);
+/// Names with metrics of their own, of each kind.
+const METRIC_NAMES_MAX: usize = 10_000;
 
 /// Why a configuration was refused. Names the key and says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -225,7 +229,7 @@ impl NodeConfig {
     pub fn from_toml(text: &str, folder: &Path) -> Result<Self, ConfigError> {
         let mut file: File = toml::from_str(text)?;
         let named = kafka_names::take_out(&mut file.kafka);
-        let mut front = front(&file.kafka.try_into()?, &file.limits);
+        let mut front = front(&file.kafka.try_into()?, &file.limits, &file.metrics);
         kafka_names::apply(named, &mut front)?;
         front.super_users = super_users(&file.security.super_users)?;
         let kafka = address("listen.kafka", &file.listen.kafka)?;
@@ -425,6 +429,15 @@ impl NodeConfig {
                 return value(key, "must be at least 1".to_owned());
             }
         }
+        for (key, count) in [
+            ("metrics.client_names_max", front.usage.client_names_max),
+            ("metrics.topic_names_max", front.usage.topic_names_max),
+            ("metrics.group_names_max", front.usage.group_names_max),
+        ] {
+            if count > METRIC_NAMES_MAX {
+                return value(key, format!("must be at most {METRIC_NAMES_MAX}"));
+            }
+        }
         Ok(())
     }
 }
@@ -457,7 +470,7 @@ fn compaction(storage: &StorageTable) -> CompactionConfig {
     }
 }
 
-fn front(kafka: &KafkaTable, limits: &LimitsTable) -> FrontConfig {
+fn front(kafka: &KafkaTable, limits: &LimitsTable, metrics: &MetricsTable) -> FrontConfig {
     let defaults = FrontConfig::default();
     let or = |value: Option<usize>, default| value.unwrap_or(default);
     let millis = |ms: Option<u64>, default| ms.map_or(default, Duration::from_millis);
@@ -504,6 +517,7 @@ fn front(kafka: &KafkaTable, limits: &LimitsTable) -> FrontConfig {
         request_size_bytes_max: or(limits.request_size_bytes_max, defaults.request_size_bytes_max),
         group,
         telemetry,
+        usage: usage(metrics),
         ..defaults
     }
 }
@@ -529,6 +543,15 @@ fn operators(
         (Some(_), ..) => refused(
             "name listen.admin_certificate and listen.admin_key; `meridian cert server` makes both",
         ),
+    }
+}
+
+fn usage(metrics: &MetricsTable) -> UsageConfig {
+    let defaults = UsageConfig::default();
+    UsageConfig {
+        client_names_max: metrics.client_names_max.unwrap_or(defaults.client_names_max),
+        topic_names_max: metrics.topic_names_max.unwrap_or(defaults.topic_names_max),
+        group_names_max: metrics.group_names_max.unwrap_or(defaults.group_names_max),
     }
 }
 
@@ -667,6 +690,9 @@ mod tests {
                 "kafka.group_initial_rebalance_delay_ms",
             ),
             ("[limits]\nconnection_count_max = 0", "limits.connection_count_max"),
+            ("[metrics]\nclient_names_max = 10001", "metrics.client_names_max"),
+            ("[metrics]\ntopic_names_max = 10001", "metrics.topic_names_max"),
+            ("[metrics]\ngroup_names_max = 10001", "metrics.group_names_max"),
             ("[heal]\nshare_percent_max = 9", "heal.share_percent_max"),
             ("[heal]\nshare_percent_max = 101", "heal.share_percent_max"),
         ] {

@@ -20,6 +20,7 @@ mod bad_input;
 mod cluster;
 mod configs;
 mod connection;
+mod connections;
 mod consumer_groups;
 mod coordinator;
 mod delegation;
@@ -32,6 +33,7 @@ pub(crate) mod error;
 mod features;
 mod fetch;
 pub(crate) mod first_start;
+mod group_lag;
 mod groups;
 mod internal_state;
 #[cfg(test)]
@@ -68,6 +70,7 @@ pub(crate) mod testing;
 mod topics;
 mod transactions;
 mod txn_offsets;
+mod usage;
 pub(crate) mod users;
 mod write_markers;
 
@@ -79,7 +82,7 @@ use meridian_base::sync::lock;
 use tokio::sync::Semaphore;
 
 pub(crate) use self::access::Authorization;
-pub use self::durations::{BOUNDS_S, DurationSample};
+pub use self::durations::DurationSample;
 pub use self::link_uses::LinkUses;
 pub use self::links::{LinkServer, LinkServerError};
 pub(crate) use self::listener::Listener;
@@ -89,6 +92,7 @@ pub(crate) use self::pages::{Admission, BasicLogin};
 pub(crate) use self::produce::lag_limit;
 pub use self::server::{Server, ServerError};
 pub use self::transactions::Verifier;
+pub use self::usage::NamedSample;
 use crate::admin_api::AdminHandler;
 use crate::background::ChoreCounters;
 use crate::broker::Broker;
@@ -131,6 +135,9 @@ pub struct Front {
     logins: Semaphore,
     failures: login::Failures,
     shapes: users::Shapes,
+    usage: usage::Usage,
+    connections: connections::Connections,
+    group_lags: group_lag::GroupLags,
 }
 
 impl Front {
@@ -148,6 +155,9 @@ impl Front {
             broker,
             sessions: fetch::Sessions::new(config.fetch_session_count_max),
             memory: memory::Memory::new(config.memory_size_bytes_max),
+            usage: usage::Usage::new(&config.usage),
+            connections: connections::Connections::default(),
+            group_lags: group_lag::GroupLags::default(),
             config,
             metrics: Metrics::default(),
             clock: Clock::start(),
@@ -198,6 +208,19 @@ impl Front {
         samples
     }
 
+    /// What is published under names that clients choose.
+    pub(crate) fn named_samples(&self) -> Vec<NamedSample> {
+        let mut samples = self.usage.samples(&self.broker.metadata());
+        samples.extend(self.group_lags.samples(self.config.usage.group_names_max));
+        samples
+    }
+
+    /// The counters of a topic. Hold no guard of the metadata.
+    fn topic_usage(&self, topic: TopicId) -> usage::TopicUsage {
+        let name = || self.broker.metadata().topic(topic).map(|topic| topic.name.clone());
+        self.usage.topic(topic, name)
+    }
+
     /// How the access rules are used.
     fn access_samples(&self) -> [Sample; 2] {
         let sample = |name, value| Sample { name, label: None, value };
@@ -205,7 +228,7 @@ impl Front {
             (self.access_rules.denied_count(), self.access_rules.count());
         [
             sample("meridian_access_denied_total", i64::try_from(denied_count).unwrap_or(i64::MAX)),
-            sample("meridian_access_rules_count", i64::try_from(rule_count).unwrap_or(i64::MAX)),
+            sample("meridian_access_rules", i64::try_from(rule_count).unwrap_or(i64::MAX)),
         ]
     }
 

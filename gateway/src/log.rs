@@ -85,6 +85,7 @@ use crate::background::{ChoreCounters, Turns, ticks};
 use crate::partition::PartitionLimits;
 use crate::peers::Wire;
 use crate::runtime::clock::Clock;
+use crate::runtime::histogram::{Histogram, HistogramSample};
 use crate::runtime::quic::{Channel, PeerState};
 use meridian_broker::replica::ahead::ReadAhead;
 pub(crate) use meridian_broker::replica::parked::WAIT_MAX as OPENING_WAIT_MAX;
@@ -139,6 +140,8 @@ pub struct Logs {
     activated: Notify,
     /// Partitions owned and not served yet.
     opening: Mutex<BTreeSet<PartitionId>>,
+    /// From a partition's being this node's until it is served.
+    takeovers_took: Histogram,
     /// Partitions that stopped though they are owned: a slot knows of a later owner, or their log contradicts itself.
     stopped: Mutex<BTreeSet<PartitionId>>,
     /// Who waits for partitions that this node is to own and does not know of yet.
@@ -194,6 +197,7 @@ impl Logs {
             active: Mutex::default(),
             activated: Notify::new(),
             opening: Mutex::default(),
+            takeovers_took: Histogram::default(),
             stopped: Mutex::default(),
             awaiting: Mutex::default(),
             changed: Changed::default(),
@@ -341,6 +345,16 @@ impl Logs {
     /// Slots of `group` that are taken for dead here, and their latencies.
     pub fn group(&self, group: GroupId) -> Option<Arc<Group>> {
         self.groups.read().get(&group).cloned()
+    }
+
+    /// How long puts took, by node and group.
+    pub(crate) fn put_durations(&self) -> Vec<(NodeId, HistogramSample)> {
+        self.groups.read().values().flat_map(|group| group.put_durations()).collect()
+    }
+
+    /// How long it took until partitions were served here.
+    pub(crate) fn takeover_durations(&self) -> HistogramSample {
+        self.takeovers_took.sample()
     }
 
     /// Takes a frame from another node.

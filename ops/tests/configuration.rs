@@ -303,6 +303,9 @@ fn table_of_limits() -> Vec<(&'static str, Option<Value>, Outcome)> {
         ("limits.group_memory_bytes_max", number(1 << 20), Kept),
         ("limits.request_size_bytes_max", number(1 << 20), Kept),
         ("limits.worker_threads", number(1), Kept),
+        ("metrics.client_names_max", number(0), Kept),
+        ("metrics.topic_names_max", number(0), Kept),
+        ("metrics.group_names_max", number(0), Kept),
         ("dev.wan_rtt_ms", Some(Value::from(5.0)), Kept),
     ]
 }

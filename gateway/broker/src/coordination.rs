@@ -6,6 +6,7 @@ mod any_group;
 pub mod group_record;
 pub mod group_state;
 pub mod kafka_format;
+pub mod lag;
 pub mod offset_record;
 mod pending_offsets;
 pub mod shortening;

@@ -11,6 +11,7 @@ pub mod disk;
 pub mod entropy;
 pub mod failpoint;
 pub mod folder;
+pub mod histogram;
 pub mod mutation;
 pub mod objects;
 pub mod quic;

@@ -1,19 +1,24 @@
 //! Everything a node measures, as Prometheus text: [`FAMILIES`], and those of its sizes, tiers and chores.
 //!
-//! Labels are bounded: nodes of the cluster, links, and names from this program, never what a client
-//! chose.
+//! Labels are bounded: nodes of the cluster, links, names from this program, and of the names that clients choose
+//! the busiest ones (see [`clients`]).
 
 mod ahead;
 mod certificates;
 mod chores;
+mod clients;
 mod conditions;
 mod copies;
+mod histograms;
+mod process;
 mod raft;
+mod renamed;
 mod sizes;
 mod tiers;
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_broker::replica::ahead::AheadCounts;
@@ -22,6 +27,8 @@ use meridian_consensus::metrics::Metrics as RaftCounters;
 use meridian_consensus::node::Leadership;
 use meridian_storage::store::{Counters, DiskUsage, ScrubState, Standing};
 
+use self::histograms::Histograms;
+use self::process::Process;
 use crate::background::{Chore, ChoreCount};
 use crate::health::Condition;
 use crate::health::tolerance::{GroupStatus, TOLERATED};
@@ -35,17 +42,12 @@ use crate::runtime::tiered::TierUsage;
 
 /// Kafka's largest `transaction.timeout.ms`, 15 minutes, and 5 for the coordinator to end it.
 const HANGING_AFTER_MS: i64 = 20 * 60 * 1000;
-/// Kernel ticks in a second, as Linux reports them to programs on every machine of today.
-const TICKS_PER_SECOND: f64 = 100.0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Counter,
     Gauge,
 }
-
-/// How long requests took. A histogram is several names in one, so it is not in [`FAMILIES`].
-const REQUEST_DURATION: &str = "meridian_kafka_request_duration_seconds";
 
 /// One value of a family.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +67,8 @@ struct Family {
 enum Source {
     /// Counted by the Kafka front under the same name.
     Kafka,
+    /// Counted by the Kafka front by names that clients choose, under the same name.
+    Named,
     Of(fn(&Snapshot) -> Vec<Sample>),
 }
 
@@ -89,19 +93,19 @@ const FAMILIES: &[Family] = &[
         |s| s.groups.iter().flat_map(tolerates).collect(),
     ),
     gauge(
-        "meridian_groups_short_count",
+        "meridian_groups_short",
         "Storage groups of which less can be lost right now than they were built for.",
         |s| one(s.groups.iter().filter(|group| group.is_short()).count()),
     ),
-    gauge("meridian_nodes_count", "Nodes of the cluster by liveness.", |s| {
+    gauge("meridian_nodes", "Nodes of the cluster by liveness.", |s| {
         let [alive, draining, dead] = s.nodes_by_liveness;
         [("alive", alive), ("draining", draining), ("dead", dead)]
             .map(|(liveness, count)| labelled("liveness", liveness, count as f64))
             .into()
     }),
-    gauge("meridian_partitions_count", "Partitions of the cluster.", |s| one(s.partitions)),
+    gauge("meridian_partitions", "Partitions of the cluster.", |s| one(s.partitions)),
     gauge(
-        "meridian_partitions_leaderless_count",
+        "meridian_partitions_leaderless",
         "Partitions of the cluster whose leader is dead or gone.",
         |s| one(s.leaderless),
     ),
@@ -118,23 +122,19 @@ const FAMILIES: &[Family] = &[
     gauge("meridian_node_info", "1, with what this node is.", |s| {
         vec![Sample { labels: s.identity.to_vec(), value: 1.0 }]
     }),
+    gauge("meridian_partitions_led", "Partitions this node leads and serves.", |s| one(s.led)),
     gauge(
-        "meridian_partitions_led_count",
-        "Partitions this node leads and serves.",
-        |s| one(s.led),
-    ),
-    gauge(
-        "meridian_partitions_taking_over_count",
+        "meridian_partitions_taking_over",
         "Partitions this node is taking over and does not serve yet.",
         |s| one(s.taking_over),
     ),
     gauge(
-        "meridian_transactions_ongoing_count",
+        "meridian_transactions_ongoing",
         "Transactions open in the partitions this node leads, once for each partition.",
         |s| one(s.transactions.ongoing),
     ),
     gauge(
-        "meridian_transactions_hanging_count",
+        "meridian_transactions_hanging",
         "Those among them that began longer ago than any coordinator lets one last.",
         |s| one(s.transactions.hanging),
     ),
@@ -142,13 +142,6 @@ const FAMILIES: &[Family] = &[
         one(s.log_memory.0)
     }),
     gauge("meridian_log_tail_bytes", "Newest records in memory.", |s| one(s.log_memory.1)),
-    gauge("process_resident_memory_bytes", "Resident memory.", |s| {
-        s.process.resident_bytes.map(one_u64).unwrap_or_default()
-    }),
-    total("process_cpu_seconds_total", "User and system processor time.", |s| {
-        let seconds = s.process.cpu_seconds;
-        seconds.map(|value| Sample { labels: Vec::new(), value }).into_iter().collect()
-    }),
     // Its disk.
     gauge("meridian_disk_standing", "1 for what this node's disk is in its group.", |s| {
         let standing = |disk: &Disk| standing_name(disk.standing);
@@ -168,6 +161,9 @@ const FAMILIES: &[Family] = &[
         "Bytes that can still be written, the reserve included.",
         |s| usage(s, |usage| usage.free_bytes),
     ),
+    gauge("meridian_disk_capacity_bytes", "Bytes that the journal may take.", |s| {
+        s.disk.as_ref().map(|disk| one_u64(disk.capacity_bytes)).unwrap_or_default()
+    }),
     total("meridian_disk_puts_total", "Blobs made durable.", |s| counter(s, |c| c.puts)),
     total("meridian_disk_put_bytes_total", "Payload bytes of these blobs.", |s| {
         counter(s, |c| c.put_bytes)
@@ -211,7 +207,7 @@ const FAMILIES: &[Family] = &[
     total("meridian_disk_repaired_total", "Damaged blobs written anew.", |s| {
         counter(s, |c| c.repaired)
     }),
-    gauge("meridian_disk_unreadable_count", "Damaged blobs that are not mended yet.", |s| {
+    gauge("meridian_disk_unreadable_blobs", "Damaged blobs that are not mended yet.", |s| {
         scrub(s, |scrub| f64::from(scrub.status.unreadable))
     }),
     total("meridian_disk_scrubbed_bytes_total", "Bytes checked by scrubs.", |s| {
@@ -293,7 +289,7 @@ const FAMILIES: &[Family] = &[
         |s| s.transport.as_ref().map(|it| one_u64(it.refused_connections)).unwrap_or_default(),
     ),
     // The links it pulls over.
-    gauge("meridian_mirror_partitions_count", "Partitions mirrored here, by state.", |s| {
+    gauge("meridian_mirror_partitions", "Partitions mirrored here, by state.", |s| {
         let of = |link: &Link| {
             let states = link.metrics.partitions.iter();
             let sample = |(state, count): (&&'static str, &u64)| {
@@ -315,7 +311,7 @@ const FAMILIES: &[Family] = &[
         |s| links(s, |link| link.metrics.lag.as_secs_f64()),
     ),
     gauge(
-        "meridian_mirror_differences_count",
+        "meridian_mirror_differences",
         "Batches found to differ from the source's: never, unless a log was damaged.",
         |s| links(s, |link| link.differences as f64),
     ),
@@ -328,7 +324,7 @@ const FAMILIES: &[Family] = &[
         },
     ),
     gauge(
-        "meridian_mirror_contract_partitions_count",
+        "meridian_mirror_contract_partitions",
         "Partitions of those topics, by what becomes of their producers.",
         |s| {
             let count = |verdict| s.contracts.iter().filter(|(_, it)| *it == verdict).count();
@@ -350,13 +346,13 @@ const FAMILIES: &[Family] = &[
         |s| links(s, |link| link.metrics.wire_bytes as f64),
     ),
     // Its Kafka clients.
-    kafka("meridian_kafka_connections_count", Kind::Gauge, "Open connections of clients."),
+    kafka("meridian_kafka_connections", Kind::Gauge, "Open connections of clients."),
     kafka(
         "meridian_kafka_connections_refused_total",
         Kind::Counter,
         "Connections closed at once because there were too many.",
     ),
-    kafka("meridian_kafka_connections_limit_count", Kind::Gauge, "Most that may be open."),
+    kafka("meridian_kafka_connections_limit", Kind::Gauge, "Most that may be open."),
     kafka("meridian_kafka_memory_bytes", Kind::Gauge, "What clients make the node hold."),
     kafka("meridian_kafka_memory_limit_bytes", Kind::Gauge, "Above it, clients wait."),
     kafka("meridian_kafka_closes_total", Kind::Counter, "Connections closed, by reason."),
@@ -377,9 +373,16 @@ const FAMILIES: &[Family] = &[
         Kind::Counter,
         "Requests whose clients were told to wait because of a quota.",
     ),
-    kafka("meridian_kafka_throttled_us_total", Kind::Counter, "How long those were to wait."),
+    total("meridian_kafka_throttled_seconds_total", "How long those were to wait.", |s| {
+        vec![Sample { labels: Vec::new(), value: s.throttled.as_secs_f64() }]
+    }),
     kafka("meridian_kafka_logins_total", Kind::Counter, "Logins of clients, by result."),
-    kafka("meridian_access_rules_count", Kind::Gauge, "Access rules."),
+    kafka(
+        "meridian_kafka_tokens_refused_total",
+        Kind::Counter,
+        "Tokens with which clients could not log in, by reason.",
+    ),
+    kafka("meridian_access_rules", Kind::Gauge, "Access rules."),
     kafka(
         "meridian_access_denied_total",
         Kind::Counter,
@@ -434,7 +437,9 @@ pub(super) struct Snapshot {
     /// becomes of its producers.
     contracts: Vec<(u64, &'static str)>,
     kafka: Vec<kafka::Sample>,
-    durations: Vec<kafka::DurationSample>,
+    named: Vec<kafka::NamedSample>,
+    throttled: Duration,
+    histograms: Histograms,
     /// Bytes that wait for a quorum, and of the newest records.
     log_memory: (usize, usize),
     process: Process,
@@ -442,6 +447,7 @@ pub(super) struct Snapshot {
 
 struct Disk {
     standing: Standing,
+    capacity_bytes: u64,
     usage: DiskUsage,
     /// What lies on which disk, if there are two.
     tiers: Option<TierUsage>,
@@ -467,12 +473,6 @@ fn links(snapshot: &Snapshot, of: impl Fn(&Link) -> f64) -> Vec<Sample> {
     snapshot.links.iter().map(|link| link.sample(None, of(link))).collect()
 }
 
-#[derive(Default)]
-struct Process {
-    resident_bytes: Option<u64>,
-    cpu_seconds: Option<f64>,
-}
-
 impl Snapshot {
     pub(super) fn take(node: &Node, front: &kafka::Front) -> Self {
         let config = &node.config;
@@ -487,6 +487,7 @@ impl Snapshot {
         let led = owned.iter().filter(|log| log.is_serving()).count();
         let disk = node.logs.store().map(|store| Disk {
             standing: store.standing(),
+            capacity_bytes: store.capacity_bytes(),
             usage: store.usage(),
             tiers: store.tiers(),
             counters: store.counters(),
@@ -531,7 +532,9 @@ impl Snapshot {
                 .map(|contract| (contract.lag_ms, contract.verdict))
                 .collect(),
             kafka: front.samples(),
-            durations: front.metrics().durations(),
+            named: front.named_samples(),
+            throttled: front.metrics().throttled(),
+            histograms: Histograms::take(node, front),
             log_memory: node.logs.memory_bytes(),
             process: Process::read(),
         }
@@ -542,9 +545,11 @@ fn families() -> impl Iterator<Item = &'static Family> {
     let more = [
         certificates::FAMILIES,
         chores::FAMILIES,
+        clients::FAMILIES,
         ahead::FAMILIES,
         conditions::FAMILIES,
         copies::FAMILIES,
+        process::FAMILIES,
         raft::FAMILIES,
     ];
     let more = more.into_iter().chain([sizes::FAMILIES, tiers::FAMILIES]);
@@ -560,30 +565,6 @@ fn ongoing_counts(logs: &[Arc<PartitionLog>]) -> OngoingCounts {
             hanging: sum.hanging + of.hanging,
         },
     )
-}
-
-impl Process {
-    /// What the kernel says of this process; nothing where there is no `/proc`.
-    fn read() -> Self {
-        let read = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
-        Self {
-            resident_bytes: resident_bytes(&read("/proc/self/status")),
-            cpu_seconds: cpu_seconds(&read("/proc/self/stat")),
-        }
-    }
-}
-
-fn resident_bytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
-/// `utime` and `stime`, the 14th and 15th fields; the 2nd is a name in parentheses.
-fn cpu_seconds(stat: &str) -> Option<f64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let mut ticks = fields.split_whitespace().skip(11).map(|field| field.parse::<u64>().ok());
-    Some((ticks.next()?? + ticks.next()??) as f64 / TICKS_PER_SECOND)
 }
 
 fn labelled(key: &'static str, label: &str, value: f64) -> Sample {
@@ -651,6 +632,7 @@ pub(super) fn render(snapshot: &Snapshot) -> Bytes {
         };
         let samples = match family.source {
             Source::Kafka => counted_by_front(snapshot, name),
+            Source::Named => clients::samples(snapshot, name),
             Source::Of(of) => of(snapshot),
         };
         let _infallible = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -664,29 +646,16 @@ pub(super) fn render(snapshot: &Snapshot) -> Bytes {
             let _infallible = writeln!(text, "{close} {}", sample.value);
         }
     }
-    render_durations(&snapshot.durations, &mut text);
+    renamed::render(&mut text);
+    histograms::render(snapshot, &mut text);
     text.into()
-}
-
-fn render_durations(durations: &[kafka::DurationSample], text: &mut String) {
-    let name = REQUEST_DURATION;
-    let help = "Time from a request's last byte read to its answer made; long polls wait.";
-    let _infallible = writeln!(text, "# HELP {name} {help}\n# TYPE {name} histogram");
-    for kafka::DurationSample { api, cumulative, sum_s } in durations {
-        let total = cumulative[kafka::BOUNDS_S.len()];
-        for (bound_s, count) in kafka::BOUNDS_S.iter().zip(cumulative) {
-            let labels = format!("api=\"{api}\",le=\"{bound_s}\"");
-            let _infallible = writeln!(text, "{name}_bucket{{{labels}}} {count}");
-        }
-        let _infallible = writeln!(text, "{name}_bucket{{api=\"{api}\",le=\"+Inf\"}} {total}");
-        let _infallible = writeln!(text, "{name}_sum{{api=\"{api}\"}} {sum_s}");
-        let _infallible = writeln!(text, "{name}_count{{api=\"{api}\"}} {total}");
-    }
 }
 
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
+#[cfg(test)]
+mod lint;
 #[cfg(test)]
 mod tests;

@@ -37,6 +37,8 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) limits: LimitsTable,
     #[serde(default)]
+    pub(super) metrics: MetricsTable,
+    #[serde(default)]
     pub(super) dev: DevTable,
 }
 
@@ -246,6 +248,21 @@ pub(super) struct LimitsTable {
     /// Threads that serve clients and peers.
     /// Default: cores, at most 4.
     pub(super) worker_threads: Option<usize>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MetricsTable {
+    /// Pairs of user and client id with metrics of their own, the busiest; the rest is `other`. At
+    /// most 10 000; 0 for no such metrics.
+    /// Default: 500.
+    pub(super) client_names_max: Option<usize>,
+    /// Topics with metrics of their own, likewise.
+    /// Default: 500.
+    pub(super) topic_names_max: Option<usize>,
+    /// Groups with metrics of their own, those that lag the most.
+    /// Default: 500.
+    pub(super) group_names_max: Option<usize>,
 }
 
 #[derive(Default, Deserialize)]

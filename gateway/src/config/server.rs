@@ -47,6 +47,8 @@ pub struct FrontConfig {
     pub transaction: TransactionConfig,
     /// What clients push about themselves.
     pub telemetry: TelemetryConfig,
+    /// Metrics by names that clients choose.
+    pub usage: UsageConfig,
     /// How old access rules may be: a node that is cut off from the metadata for longer serves super users alone.
     pub rules_age_max: Duration,
     /// `super.users`: they may do everything, whatever the access rules say.
@@ -100,6 +102,23 @@ impl Default for TelemetryConfig {
     }
 }
 
+/// How many names have metrics of their own; with 0 there are none of that kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageConfig {
+    /// Pairs of a user and a client id.
+    pub client_names_max: usize,
+    /// Topics.
+    pub topic_names_max: usize,
+    /// Consumer groups.
+    pub group_names_max: usize,
+}
+
+impl Default for UsageConfig {
+    fn default() -> Self {
+        Self { client_names_max: 500, topic_names_max: 500, group_names_max: 500 }
+    }
+}
+
 /// Bounds of consumer groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupConfig {
@@ -150,6 +169,7 @@ impl Default for FrontConfig {
             group: GroupConfig::default(),
             transaction: TransactionConfig::default(),
             telemetry: TelemetryConfig::default(),
+            usage: UsageConfig::default(),
             rules_age_max: Duration::from_secs(60),
             super_users: Vec::new(),
             mutations: Mutations::NONE,

@@ -98,6 +98,9 @@ pub(super) enum Close {
         "this node is cut off from the metadata, and its access rules may be old: another node serves the client"
     )]
     CutOff,
+    /// An operator closed it.
+    #[error("an operator closed it (meridian client kick)")]
+    Kicked,
     /// The client was slow, and others needed the memory.
     #[error("the client is slow, and others need the memory that its requests and answers take")]
     GaveWay,
@@ -136,6 +139,7 @@ impl Close {
         "slow-request",
         "slow-reader",
         "gave-way",
+        "kicked",
         "slow-login",
         "login-refused",
         "login-out-of-turn",
@@ -161,6 +165,7 @@ impl Close {
             Self::SlowRequest { .. } => "slow-request",
             Self::SlowReader => "slow-reader",
             Self::GaveWay => "gave-way",
+            Self::Kicked => "kicked",
             Self::SlowLogin => "slow-login",
             Self::LoginRefused { .. } => "login-refused",
             Self::LoginOutOfTurn { .. } => "login-out-of-turn",
@@ -244,11 +249,13 @@ where
     let (client, counts) = (Arc::new(client), Arc::new(Counts::default()));
     let reader = Reader::new(front, read_half, Arc::clone(&client), shutdown, Arc::clone(&counts));
     let writer = Writer::new(front, write_half, Arc::clone(&client), counts);
+    let _listed = front.connections.list(&client, front.broker.wall_time_ms());
     let mut write = std::pin::pin!(writer.run(receiver));
     let close = tokio::select! {
         close = reader.run(sender) => close,
         result = &mut write => return result.err().unwrap_or(Close::Client),
         () = client.holder.gives_way() => return Close::GaveWay,
+        () = client.presence.is_kicked() => return Close::Kicked,
     };
     if close.is_goodbye() {
         // The queue has no sender any more, so the writer ends after the answers that are due.

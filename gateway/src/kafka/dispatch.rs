@@ -16,6 +16,7 @@ use meridian_protocol::messages::{ApiVersion, ApiVersionsRequest, ApiVersionsRes
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
 
 use super::access::Rights;
+use super::connections::{Presence, Software};
 use super::link_uses::LinkUse;
 use super::listener::Listener;
 use super::memory::{Charge, Holder};
@@ -112,6 +113,8 @@ pub(super) struct Client {
     pub(super) again: login::Again,
     /// What it makes the node hold.
     pub(super) holder: Arc<Holder>,
+    /// What operators see of it.
+    pub(super) presence: Presence,
     /// The memory of the answer that is made or sent, if that was charged while it was made.
     answer: Mutex<Option<Charge>>,
     /// Until then it is not read from: see [`quotas`].
@@ -130,8 +133,21 @@ pub(super) struct Redirect {
 impl Client {
     pub(super) fn new(peer: SocketAddr, holder: Arc<Holder>, session: Session) -> Self {
         let (redirects, runs, again, answer, paused_until) = Default::default();
-        let (listener, link) = (None, None);
-        Self { peer, session, listener, link, redirects, runs, again, holder, answer, paused_until }
+        let (listener, link, presence) = (None, None, Presence::default());
+        presence.on_software(session.software.clone());
+        Self {
+            peer,
+            session,
+            listener,
+            link,
+            redirects,
+            runs,
+            again,
+            holder,
+            presence,
+            answer,
+            paused_until,
+        }
     }
 
     /// It came by this listener.
@@ -356,6 +372,7 @@ fn versions_for(call: &Call, request: &ApiVersionsRequest) -> ApiVersionsRespons
     let is_known =
         is_software(&request.client_software_name) && is_software(&request.client_software_version);
     if call.version < SOFTWARE_FROM_VERSION || is_known {
+        call.client.presence.on_software(Software::of(request));
         return api_versions(call.client.served());
     }
     call.front.metrics.on_error(ErrorCode::InvalidRequest);
@@ -363,7 +380,7 @@ fn versions_for(call: &Call, request: &ApiVersionsRequest) -> ApiVersionsRespons
 }
 
 /// Whether Kafka takes this for the name or the version of a software.
-fn is_software(text: &str) -> bool {
+pub(super) fn is_software(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
     let is_outer = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = text.as_bytes();

@@ -123,6 +123,7 @@ fn respond(call: &Call, opened: Opened, answers: Vec<Answer>) -> FetchResponse {
         if !code.is_none() {
             call.front.metrics.on_error(code);
         }
+        note_usage(call, &target, &answer);
         if code == ErrorCode::NotLeaderOrFollower {
             let metadata = call.front.broker.metadata();
             let partition = answer.partition.and_then(|id: PartitionId| metadata.partition(id));
@@ -148,6 +149,21 @@ fn respond(call: &Call, opened: Opened, answers: Vec<Answer>) -> FetchResponse {
         }
     }
     response
+}
+
+/// Counts what a topic's readers get.
+fn note_usage(call: &Call, target: &Target, answer: &Answer) {
+    let Some(topic) = answer.topic else { return };
+    let is_refused = !answer.response.error_code.is_none();
+    if answer.size_bytes == 0 && !is_refused {
+        return;
+    }
+    let usage = call.front.topic_usage(topic);
+    if is_refused {
+        usage.on_refused();
+    }
+    let end = answer.end_offset.map_or(target.offset, |end| end.max(target.offset));
+    usage.on_fetched(answer.size_bytes, end.get().abs_diff(target.offset.get()));
 }
 
 /// Whether requests of this version name topics by id.

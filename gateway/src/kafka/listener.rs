@@ -73,6 +73,11 @@ impl Listener {
 }
 
 impl Client {
+    /// Whether the listener that the client came by has TLS.
+    pub(super) fn has_tls(&self) -> bool {
+        self.listener.as_ref().is_some_and(|listener| listener.certificate.is_some())
+    }
+
     /// The name of the listener that the client came by, if it has one.
     pub(super) fn listener_name(&self) -> Option<&str> {
         self.listener.as_ref().and_then(|listener| listener.name.as_deref())

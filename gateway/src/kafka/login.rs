@@ -31,6 +31,7 @@ use self::exchange::{Exchange, Failure, Stage, Step};
 pub(super) use self::failures::Failures;
 use super::Front;
 use super::connection::Close;
+use super::connections::Software;
 use super::dispatch::{SERVED, api_versions, api_versions_instead};
 use super::listener::Listener;
 use super::session::Session;
@@ -50,6 +51,8 @@ struct Login<'a, S> {
     stage: Stage,
     /// Messages of the mechanism come without a request around them.
     is_bare: bool,
+    /// Which software the client says it is.
+    software: Option<Software>,
 }
 
 /// Whether a request is part of a login.
@@ -66,7 +69,7 @@ pub(super) async fn log_in<S: AsyncRead + AsyncWrite + Unpin>(
     mut shutdown: watch::Receiver<bool>,
 ) -> Result<Session, Close> {
     let exchange = Exchange { front, listener, peer };
-    let login = Login { exchange, stream, stage: Stage::Silent, is_bare: false };
+    let login = Login { exchange, stream, stage: Stage::Silent, is_bare: false, software: None };
     let result = tokio::select! {
         _ = shutdown.wait_for(|stop| *stop) => Err(Close::Shutdown),
         result = timeout(LOGIN_WITHIN, login.run()) => result.unwrap_or(Err(Close::SlowLogin)),
@@ -110,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
             };
             if let Some(session) = done {
                 self.front().failures.forget(self.exchange.peer.ip());
-                return Ok(*session);
+                return Ok(session.with_software(self.software));
             }
         }
     }
@@ -169,8 +172,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Login<'_, S> {
         let (header, request) = frame::decode_request(frame).map_err(Close::Malformed)?;
         let (version, id) = (header.version, header.correlation_id);
         match (request, std::mem::replace(&mut self.stage, Stage::Silent)) {
-            (Request::ApiVersions(_), stage @ Stage::Silent) => {
+            (Request::ApiVersions(request), stage @ Stage::Silent) => {
                 self.stage = stage;
+                self.software = Software::of(&request);
                 self.answer(version, id, api_versions(SERVED).into()).await?;
                 Ok(None)
             }

@@ -6,11 +6,12 @@ use meridian_protocol::messages::{MeridianAdminRequest, MeridianAdminResponse};
 use meridian_protocol::{ErrorCode, Str};
 
 use super::access::operators;
+use super::connections;
 use super::dispatch::Call;
 use super::link_rights;
 use crate::admin_api::{AdminError, AdminHandler};
 
-/// Answers a call: about access rules here, and else by the node.
+/// Answers a call: about access rules and connections here, and else by the node.
 pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianAdminResponse {
     let method = request.method.to_string();
     let admin: Option<&Arc<dyn AdminHandler>> = call.front.admin.as_ref();
@@ -19,6 +20,9 @@ pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianA
         (_, Err(error)) => Err(error),
         (_, Ok(body)) if method.starts_with(operators::FAMILY) => {
             operators::answer(&call, &method, &body).await
+        }
+        (_, Ok(body)) if method.starts_with(connections::operators::FAMILY) => {
+            connections::operators::answer(&call, &method, &body).await
         }
         (Some(admin), Ok(body)) => admin.call(method, body).await,
         (None, Ok(_)) => Err(AdminError::UnknownMethod(method)),

@@ -148,6 +148,11 @@ impl Metrics {
         self.durations.on_answered(api, took);
     }
 
+    /// How long clients were to wait because they were over their quotas.
+    pub(crate) fn throttled(&self) -> Duration {
+        Duration::from_micros(self.throttled_us.load(Ordering::Relaxed))
+    }
+
     /// How long requests took, by API.
     pub fn durations(&self) -> Vec<DurationSample> {
         self.durations.samples()
@@ -157,12 +162,12 @@ impl Metrics {
     pub fn samples(&self) -> Vec<Sample> {
         let mut samples = vec![
             Sample {
-                name: "meridian_kafka_connections_count",
+                name: "meridian_kafka_connections",
                 label: None,
                 value: self.connections.load(Ordering::Relaxed),
             },
             Sample {
-                name: "meridian_kafka_connections_limit_count",
+                name: "meridian_kafka_connections_limit",
                 label: None,
                 value: self.connection_limit.load(Ordering::Relaxed),
             },
@@ -176,7 +181,6 @@ impl Metrics {
             total("meridian_kafka_telemetry_pushes_total", &self.telemetry_pushes),
             total("meridian_kafka_telemetry_bytes_total", &self.telemetry_bytes),
             total("meridian_kafka_throttled_requests_total", &self.throttled_requests),
-            total("meridian_kafka_throttled_us_total", &self.throttled_us),
         ];
         let apis = ApiKey::ALL.iter().map(|api| api.name()).zip(&self.requests);
         let codes = ErrorCode::ALL.iter().map(|code| code.name()).zip(&self.errors);
@@ -234,6 +238,6 @@ mod tests {
             assert_eq!(value("meridian_kafka_errors_total", Some(("code", code))), Some(1));
         }
         assert_eq!(value("meridian_kafka_closes_total", Some(("reason", "idle"))), Some(1));
-        assert_eq!(value("meridian_kafka_connections_count", None), Some(0));
+        assert_eq!(value("meridian_kafka_connections", None), Some(0));
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_access::{Operation, Resource};
-use meridian_base::id::PartitionId;
+use meridian_base::id::{PartitionId, TopicId};
 use meridian_base::position::Generation;
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
@@ -38,6 +38,7 @@ use super::dispatch::{Call, Reply};
 use super::error::{self, ApiError};
 use super::lookup::{self, TopicKey};
 use super::quotas::{self, Traffic};
+use super::usage::TopicUsage;
 use crate::log::PartitionLog;
 use crate::partition::{
     Appended, InTransaction, ProduceError, RecordBatch, TransactionError, TransactionVersion,
@@ -134,6 +135,7 @@ impl Transactional {
 struct Wanted {
     index: i32,
     partition: Option<PartitionId>,
+    usage: Option<TopicUsage>,
     now_ms: i64,
     read: Result<(Target, Rules, Candidate), Refused>,
 }
@@ -142,6 +144,8 @@ struct Wanted {
 struct Append {
     index: i32,
     partition: Option<PartitionId>,
+    /// Of its topic, if there is one that the client may write to.
+    usage: Option<TopicUsage>,
     log_append_time_ms: Option<i64>,
     bound: Option<Bound>,
     lease: Option<Leased>,
@@ -181,8 +185,9 @@ pub(super) async fn start(call: &Call, request: ProduceRequest) -> Reply {
     for topic in request.topic_data {
         let key = TopicKey::new(by_id, &topic.name, topic.topic_id);
         let appends = if let Some(code) = refusal {
-            let refuse =
-                |data: ProducePartition| refused(data.index, None, ApiError::from(code).into());
+            let refuse = |data: ProducePartition| {
+                refused(data.index, None, None, ApiError::from(code).into())
+            };
             topic.partition_data.into_iter().map(refuse).collect()
         } else {
             let mut wanted = read_topic(call, &key, topic.partition_data);
@@ -215,17 +220,19 @@ fn charge(call: &Call, topics: &[ProduceTopic]) -> i32 {
 /// Reads what is small enough of what came for a topic.
 fn read_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<Wanted> {
     // What the metadata says is copied out, so that its lock is not held while reading.
-    let targets: Vec<Result<(Target, Rules), ApiError>> = {
+    let (topic, targets): (Option<TopicId>, Vec<Result<(Target, Rules), ApiError>>) = {
         let metadata = call.front.broker.metadata();
         let found = call.find(&metadata, key, Operation::Write).map_err(ApiError::from);
+        let topic_id = found.as_ref().ok().map(|topic| topic.id);
         let found = found.and_then(|topic| Ok((topic, Rules::of(&metadata, topic)?)));
         let target = |index| {
             let (topic, rules) = found.clone()?;
             let (id, partition) = lookup::partition(&metadata, topic, index)?;
             Ok((Target { id, generation: partition.generation }, rules))
         };
-        data.iter().map(|data| target(data.index)).collect()
+        (topic_id, data.iter().map(|data| target(data.index)).collect())
     };
+    let usage = topic.map(|topic| call.front.topic_usage(topic));
     let read = |(data, target): (ProducePartition, Result<(Target, Rules), ApiError>)| {
         let now_ms = call.front.broker.wall_time_ms();
         let partition = target.as_ref().ok().map(|(target, _)| target.id);
@@ -233,7 +240,7 @@ fn read_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<W
             led(call, target)?;
             Ok((target, rules, Candidate::read(data.records, &rules, now_ms)?))
         });
-        Wanted { index: data.index, partition, now_ms, read }
+        Wanted { index: data.index, partition, usage: usage.clone(), now_ms, read }
     };
     data.into_iter().zip(targets).map(read).collect()
 }
@@ -258,7 +265,7 @@ fn led(call: &Call, target: Target) -> Result<Arc<PartitionLog>, ApiError> {
 }
 
 fn start_partition(call: &Call, wanted: Wanted, transactional: &Transactional) -> Append {
-    let Wanted { index, partition, now_ms, read } = wanted;
+    let Wanted { index, partition, usage, now_ms, read } = wanted;
     let begun = read.and_then(|(target, rules, candidate)| {
         let log = led(call, target)?;
         let header = candidate.batch.header();
@@ -268,9 +275,13 @@ fn start_partition(call: &Call, wanted: Wanted, transactional: &Transactional) -
             producer_id.into_iter().for_each(|id| log.note_refused(id));
         })?;
         call.front.metrics.on_produced(batch.bytes.len());
+        if let Some(usage) = &usage {
+            usage.on_produced(batch.bytes.len(), batch.record_count);
+        }
         Ok(Append {
             index,
             partition,
+            usage: usage.clone(),
             log_append_time_ms: rules.log_append_time.then_some(now_ms),
             bound,
             lease,
@@ -278,7 +289,7 @@ fn start_partition(call: &Call, wanted: Wanted, transactional: &Transactional) -
             state: State::Appending(log.produce(vec![batch])),
         })
     });
-    begun.unwrap_or_else(|error| refused(index, partition, error))
+    begun.unwrap_or_else(|error| refused(index, partition, usage, error))
 }
 
 /// A batch that may go to its log, and what holds for its answer.
@@ -311,10 +322,15 @@ impl Admitted {
     }
 }
 
-fn refused(index: i32, partition: Option<PartitionId>, refused: Refused) -> Append {
+fn refused(
+    index: i32,
+    partition: Option<PartitionId>,
+    usage: Option<TopicUsage>,
+    refused: Refused,
+) -> Append {
     let (state, record_errors) = (State::Refused(refused.error), refused.records);
     let (log_append_time_ms, bound, lease) = (None, None, None);
-    Append { index, partition, log_append_time_ms, bound, lease, record_errors, state }
+    Append { index, partition, usage, log_append_time_ms, bound, lease, record_errors, state }
 }
 
 /// A batch as the log keeps it. A slice of a request keeps all of the request, which a small batch is not worth.
@@ -373,14 +389,15 @@ fn with_times(batch: &Batch, log_append_time_ms: Option<i64>, stated_ms: i64) ->
 /// Nobody waits for the appends; an error that is known by now closes the connection, so that the
 /// producer looks for the right leader.
 fn unacknowledged(call: &Call, topics: &[(TopicKey, Vec<Append>)]) -> Reply {
-    let codes =
+    let refused =
         topics.iter().flat_map(|(_, appends)| appends).filter_map(|append| match &append.state {
-            State::Refused(error) => Some(error.code),
+            State::Refused(error) => Some((append, error.code)),
             State::Appending(_) | State::Appended(_) => None,
         });
     let mut first = None;
-    for code in codes {
+    for (append, code) in refused {
         call.front.metrics.on_error(code);
+        append.usage.as_ref().inspect(|usage| usage.on_refused());
         first.get_or_insert(code);
     }
     first.map_or(Reply::None, Reply::Close)
@@ -425,7 +442,7 @@ fn answer(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>) -> ProduceResponse 
         let (name, topic_id) = key.into_parts();
         let mut partition_responses = Vec::with_capacity(appends.len());
         for append in appends {
-            let Append { index, partition, log_append_time_ms, bound, state, .. } = append;
+            let Append { index, partition, usage, log_append_time_ms, bound, state, .. } = append;
             let record_errors = append.record_errors;
             let result = match state {
                 State::Refused(error) => Err(error),
@@ -441,6 +458,7 @@ fn answer(call: &Call, topics: Vec<(TopicKey, Vec<Append>)>) -> ProduceResponse 
             }
             if let Err(error) = &result {
                 call.front.metrics.on_error(error.code);
+                usage.inspect(TopicUsage::on_refused);
                 // Without it, Java's producer never recovers from `UNKNOWN_PRODUCER_ID`.
                 let led = partition.and_then(|partition| call.front.broker.led(partition));
                 told.log_start_offset = led.map_or(-1, |log| log.log_start_offset().get());

@@ -167,6 +167,7 @@ fn pause(call: &Call, pause: Duration) -> i32 {
     }
     call.client.pause_until(call.front.now() + pause);
     call.front.metrics.on_throttled(pause);
+    call.client.presence.on_throttled(pause);
     i32::try_from(pause.as_millis()).unwrap_or(i32::MAX).max(1)
 }
 

@@ -110,6 +110,7 @@ impl Server {
         let transactions = tokio::spawn(Arc::clone(&front).tick_transactions());
         let expiry = tokio::spawn(Arc::clone(&front).expire_offsets());
         let rules = tokio::spawn(Arc::clone(&front).confirm_rules());
+        let lags = tokio::spawn(Arc::clone(&front).watch_lags());
         let mut stopped = shutdown.clone();
         loop {
             let accepted = tokio::select! {
@@ -145,6 +146,7 @@ impl Server {
         transactions.abort();
         expiry.abort();
         rules.abort();
+        lags.abort();
     }
 }
 

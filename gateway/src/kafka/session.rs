@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use meridian_access::{Decisions, Mechanism, Principal, PrincipalKind};
 use meridian_base::env::Instant;
 
+use super::connections::Software;
 use super::delegation::TokenNow;
-use super::{Front, lock, users};
+use super::{Front, lock, usage, users};
 use crate::runtime::tls::ShownCertificate;
 
 /// The identity that a connection has proved, or that its listener gives to everybody.
@@ -21,6 +22,8 @@ pub(super) struct Session {
     login: Option<Arc<Mutex<Login>>>,
     /// The certificate that it has shown, if its listener asks for one.
     pub(super) certificate: Option<Arc<ShownCertificate>>,
+    /// Which software it said it is before it logged in.
+    pub(super) software: Option<Software>,
     /// What the access rules say of it, as far as it has asked.
     pub(super) decisions: Arc<Mutex<Decisions>>,
 }
@@ -97,7 +100,8 @@ impl Session {
     /// A client that has proved to be this one, or that needs to prove nothing.
     pub(super) fn new(principal: Principal, peer: SocketAddr) -> Self {
         let host = peer.ip().to_canonical().to_string().into();
-        Self { principal, host, login: None, certificate: None, decisions: Arc::default() }
+        let (login, certificate, software) = (None, None, None);
+        Self { principal, host, login, certificate, software, decisions: Arc::default() }
     }
 
     /// It has logged in.
@@ -108,6 +112,16 @@ impl Session {
     /// It has shown this certificate.
     pub(super) fn with_certificate(self, certificate: Option<Arc<ShownCertificate>>) -> Self {
         Self { certificate, ..self }
+    }
+
+    /// It has said which software it is.
+    pub(super) fn with_software(self, software: Option<Software>) -> Self {
+        Self { software, ..self }
+    }
+
+    /// How it has proved who it is, if it had to log in.
+    pub(super) fn mechanism(&self) -> Option<Mechanism> {
+        self.login.as_ref().map(|login| lock(login).mechanism)
     }
 
     /// Whether its requests are served now.
@@ -170,6 +184,19 @@ impl Session {
             PrincipalKind::User => &self.principal.name,
             PrincipalKind::Link => Principal::ANONYMOUS_NAME,
         }
+    }
+
+    /// Who it is, as metrics have it.
+    pub(super) fn shown_user(&self) -> Arc<str> {
+        match self.principal.kind {
+            PrincipalKind::User => usage::shown(&self.principal.name),
+            PrincipalKind::Link => usage::shown(&self.principal.to_string()),
+        }
+    }
+
+    /// Who it is, as operators see it.
+    pub(super) fn shown_principal(&self) -> Arc<str> {
+        usage::shown(&self.principal.to_string())
     }
 
     /// Whether it is a link of another cluster.

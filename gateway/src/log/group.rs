@@ -9,7 +9,7 @@ use meridian_base::env::Instant;
 use meridian_base::id::{GroupId, NodeId};
 use meridian_base::position::Generation;
 use meridian_base::sync::RwLock;
-use meridian_base::topology::{GroupConfig, Slot, SlotSet};
+use meridian_base::topology::{GroupConfig, SLOT_COUNT_MAX, Slot, SlotSet};
 use meridian_broker::replica::slots::{SlotWatches, reading_order};
 use meridian_consensus::state::Home;
 use meridian_storage::placement::SlotHealth;
@@ -18,6 +18,7 @@ use meridian_storage::takeover::Former;
 use super::lock;
 use super::partition_log::Ownership;
 use super::reader::ReadFailed;
+use crate::runtime::histogram::{Histogram, HistogramSample};
 
 /// A storage group as this node sees it.
 #[derive(Debug)]
@@ -27,6 +28,8 @@ pub struct Group {
     config: RwLock<GroupConfig>,
     watches: Mutex<SlotWatches>,
     return_count: AtomicU64,
+    /// How long puts to each slot took.
+    puts_took: [Histogram; SLOT_COUNT_MAX],
 }
 
 impl Group {
@@ -36,7 +39,8 @@ impl Group {
             GroupConfig { version: meridian_base::id::ConfigVersion::new(0), ..config.clone() };
         let (config, id) = (RwLock::new(unknown), config.group);
         let return_count = AtomicU64::new(0);
-        Self { id, node, config, watches: Mutex::default(), return_count }
+        let (watches, puts_took) = Default::default();
+        Self { id, node, config, watches, return_count, puts_took }
     }
 
     /// Takes a newer configuration; false if it is not newer.
@@ -82,7 +86,18 @@ impl Group {
     }
 
     pub(super) fn on_answer(&self, slot: Slot, took: Option<Duration>) {
+        if let (Some(took), Some(puts_took)) = (took, self.puts_took.get(slot.index())) {
+            puts_took.note(took);
+        }
         lock(&self.watches).on_answer(slot, took);
+    }
+
+    /// How long puts took, by the node that has the slot now.
+    pub(super) fn put_durations(&self) -> Vec<(NodeId, HistogramSample)> {
+        let config = self.config.read();
+        let samples = config.slots.iter().zip(&self.puts_took);
+        let samples = samples.map(|(slot, took)| (slot.node, took.sample()));
+        samples.filter(|(_, sample)| sample.count() > 0).collect()
     }
 
     pub(super) fn on_refused(&self, now: Instant, slot: Slot) {

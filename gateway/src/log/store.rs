@@ -26,6 +26,7 @@ use super::scrub::Calendar;
 use super::{Logs, lock};
 use crate::config::ScrubConfig;
 use crate::runtime::clock::{self, Clock};
+use crate::runtime::histogram::{Histogram, HistogramSample};
 use crate::runtime::tiered::{self, CapacityTier, TierError, TieredDisk};
 
 const TICK_EVERY: Duration = Duration::from_millis(100);
@@ -77,6 +78,8 @@ pub struct StoreHandle {
     pub(super) changes: Sender<DiskJob>,
     pub(super) reads: ReadThreads,
     pub(super) tiers: TieredDisk,
+    capacity_bytes: u64,
+    syncs_took: Histogram,
     /// Dropped with the handle: who moves files ends then.
     _mover: Sender<()>,
     logs: OnceLock<Weak<Logs>>,
@@ -114,6 +117,7 @@ impl StoreHandle {
             scrub_bytes_per_second_max: settings.scrub.bytes_per_second_max,
             ..settings.config
         };
+        let capacity_bytes = config.capacity_bytes;
         let store = Store::open(&mut disk, config)?;
         let disk_number = store.identity().disk;
         let now_ms = clock::wall_time_ms();
@@ -131,6 +135,8 @@ impl StoreHandle {
             changes,
             reads,
             tiers,
+            capacity_bytes,
+            syncs_took: Histogram::default(),
             _mover: mover_stop,
             logs: OnceLock::new(),
             listener: OnceLock::new(),
@@ -175,6 +181,16 @@ impl StoreHandle {
     /// What is on the disk.
     pub fn usage(&self) -> DiskUsage {
         lock(&self.store).usage()
+    }
+
+    /// What may be on the disk at most.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.capacity_bytes
+    }
+
+    /// How long writes to the journal took until they were durable.
+    pub(crate) fn sync_durations(&self) -> HistogramSample {
+        self.syncs_took.sample()
     }
 
     /// Reads that wait for the disk.
@@ -366,12 +382,17 @@ impl StoreHandle {
         jobs: Receiver<DiskJob>,
         waiting_count: Arc<AtomicUsize>,
     ) -> Result<(), StoreFailure> {
-        let store = Arc::downgrade(handle);
+        let (store, clock) = (Arc::downgrade(handle), handle.clock);
         let run = move || {
             while let Ok(job) = jobs.recv() {
+                let mut sync_took = None;
                 let done = match job {
                     DiskJob::Do(op) => {
+                        let (lane, began_at) = (op.lane(), clock.now());
                         let done = execute(&mut disk, op);
+                        if lane == Lane::Writes {
+                            sync_took = Some(clock.now().since(began_at));
+                        }
                         // Not below 0: only reads are counted.
                         let less = |count: usize| count.checked_sub(1);
                         let _counted =
@@ -384,6 +405,9 @@ impl StoreHandle {
                     }
                 };
                 let Some(store) = store.upgrade() else { return };
+                if let Some(took) = sync_took {
+                    store.syncs_took.note(took);
+                }
                 let step = AssertUnwindSafe(|| store.step(StoreInput::DiskDone(done)));
                 if catch_unwind(step).is_err() {
                     // Without this thread nothing is written any more, and nobody would know it.

@@ -45,8 +45,10 @@ impl Logs {
             }
             // Looked up under the lock: who becomes the owner meanwhile adds it after this.
             let mut opening = lock(&self.opening);
-            if !self.owned(partition).is_some_and(|log| log.is_opening()) {
-                opening.remove(&partition);
+            let owned = self.owned(partition);
+            if !owned.as_ref().is_some_and(|log| log.is_opening()) && opening.remove(&partition) {
+                let served = owned.filter(|log| log.is_serving());
+                served.inspect(|log| self.takeovers_took.note(self.now().since(log.begun_at)));
             }
         }
         self.send_fences(fences);

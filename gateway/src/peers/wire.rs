@@ -5,7 +5,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::id::PartitionId;
-use meridian_base::position::LeaderEpoch;
+use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::membership::RaftId;
 use meridian_storage::codec::{DecodeError, Source};
 
@@ -24,6 +24,10 @@ const APPLIED: u8 = 12;
 const HAS_APPLIED: u8 = 13;
 const HEALTH: u8 = 10;
 const FINDINGS: u8 = 11;
+const ENDS: u8 = 14;
+const ENDS_ARE: u8 = 15;
+/// The end of a log that is not known.
+const NO_END: i64 = -1;
 
 /// The number of a request, for its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,6 +88,8 @@ pub enum PeerRequest {
     Applied(u64),
     /// What of you stops or threatens writes?
     Health,
+    /// Where do the logs of these partitions end that you lead?
+    Ends(Vec<PartitionId>),
 }
 
 /// An answer.
@@ -101,6 +107,9 @@ pub enum PeerReply {
     HasApplied(bool),
     /// What the node finds of itself that stops or threatens writes: JSON, so that it grows.
     Health(Bytes),
+    /// Where the log of each partition ends, in the order of the question; `None` of one that the node does not
+    /// serve.
+    Ends(Vec<Option<Offset>>),
 }
 
 /// What became of a marker in one partition. The numbers are part of the format.
@@ -127,69 +136,8 @@ impl PeerMessage {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(64);
         match self {
-            Self::Request(call, PeerRequest::WriteMarkers { marker, partitions }) => {
-                begin(&mut out, WRITE_MARKERS, *call);
-                put_marker(&mut out, marker);
-                out.put_u32(partitions.len() as u32);
-                for partition in partitions {
-                    out.put_u64(partition.get());
-                }
-            }
-            Self::Request(call, PeerRequest::Verify(verification)) => {
-                begin(&mut out, VERIFY, *call);
-                put_verification(&mut out, verification);
-            }
-            Self::Request(call, PeerRequest::AbortOpen { above, partitions }) => {
-                begin(&mut out, ABORT_OPEN, *call);
-                put_above(&mut out, *above, partitions);
-            }
-            Self::Request(call, PeerRequest::Leads { above, partitions }) => {
-                begin(&mut out, LEADS, *call);
-                put_above(&mut out, *above, partitions);
-            }
-            Self::Reply(call, PeerReply::Leading(leading)) => {
-                begin(&mut out, LEADING, *call);
-                out.put_u32(leading.len() as u32);
-                leading.iter().for_each(|leads| out.put_u8(u8::from(*leads)));
-            }
-            Self::Request(call, PeerRequest::DescribeQuorum) => {
-                begin(&mut out, DESCRIBE_QUORUM, *call);
-            }
-            Self::Request(call, PeerRequest::Applied(index)) => {
-                begin(&mut out, APPLIED, *call);
-                out.put_u64(*index);
-            }
-            Self::Reply(call, PeerReply::HasApplied(has)) => {
-                begin(&mut out, HAS_APPLIED, *call);
-                out.put_u8(u8::from(*has));
-            }
-            Self::Request(call, PeerRequest::Health) => begin(&mut out, HEALTH, *call),
-            Self::Reply(call, PeerReply::Health(findings)) => {
-                begin(&mut out, FINDINGS, *call);
-                out.put_slice(findings);
-            }
-            Self::Reply(call, PeerReply::Quorum(quorum)) => {
-                begin(&mut out, QUORUM, *call);
-                put_quorum(&mut out, quorum.as_ref());
-            }
-            Self::Reply(call, PeerReply::MarkersWritten(outcomes)) => {
-                begin(&mut out, MARKERS_WRITTEN, *call);
-                out.put_u32(outcomes.len() as u32);
-                for outcome in outcomes {
-                    out.put_u8(*outcome as u8);
-                }
-            }
-            Self::Reply(call, PeerReply::Verified(result)) => {
-                begin(&mut out, VERIFIED, *call);
-                out.put_u8(match result {
-                    Ok(()) => 0,
-                    Err(VerifyError::NotInTransaction) => 1,
-                    Err(VerifyError::UnknownProducer) => 2,
-                    Err(VerifyError::Fenced) => 3,
-                    Err(VerifyError::Concurrent) => 4,
-                    Err(VerifyError::Unavailable) => 5,
-                });
-            }
+            Self::Request(call, request) => put_request(&mut out, *call, request),
+            Self::Reply(call, reply) => put_reply(&mut out, *call, reply),
         }
         out.freeze()
     }
@@ -220,6 +168,11 @@ impl PeerMessage {
             DESCRIBE_QUORUM => Self::Request(call, PeerRequest::DescribeQuorum),
             HEALTH => Self::Request(call, PeerRequest::Health),
             FINDINGS => Self::Reply(call, PeerReply::Health(source.rest())),
+            ENDS => {
+                let partitions = source.list(8, |source| Ok(PartitionId::new(source.u64()?)))?;
+                Self::Request(call, PeerRequest::Ends(partitions))
+            }
+            ENDS_ARE => Self::Reply(call, PeerReply::Ends(source.list(8, log_end)?)),
             QUORUM => Self::Reply(call, PeerReply::Quorum(quorum(&mut source)?)),
             MARKERS_WRITTEN => {
                 let outcomes = source.list(1, outcome)?;
@@ -244,6 +197,86 @@ impl PeerMessage {
     }
 }
 
+fn put_request(out: &mut BytesMut, call: CallId, request: &PeerRequest) {
+    match request {
+        PeerRequest::WriteMarkers { marker, partitions } => {
+            begin(out, WRITE_MARKERS, call);
+            put_marker(out, marker);
+            put_partitions(out, partitions);
+        }
+        PeerRequest::Verify(verification) => {
+            begin(out, VERIFY, call);
+            put_verification(out, verification);
+        }
+        PeerRequest::AbortOpen { above, partitions } => {
+            begin(out, ABORT_OPEN, call);
+            put_above(out, *above, partitions);
+        }
+        PeerRequest::Leads { above, partitions } => {
+            begin(out, LEADS, call);
+            put_above(out, *above, partitions);
+        }
+        PeerRequest::DescribeQuorum => begin(out, DESCRIBE_QUORUM, call),
+        PeerRequest::Applied(index) => {
+            begin(out, APPLIED, call);
+            out.put_u64(*index);
+        }
+        PeerRequest::Health => begin(out, HEALTH, call),
+        PeerRequest::Ends(partitions) => {
+            begin(out, ENDS, call);
+            put_partitions(out, partitions);
+        }
+    }
+}
+
+fn put_reply(out: &mut BytesMut, call: CallId, reply: &PeerReply) {
+    match reply {
+        PeerReply::MarkersWritten(outcomes) => {
+            begin(out, MARKERS_WRITTEN, call);
+            out.put_u32(outcomes.len() as u32);
+            outcomes.iter().for_each(|outcome| out.put_u8(*outcome as u8));
+        }
+        PeerReply::Verified(result) => {
+            begin(out, VERIFIED, call);
+            out.put_u8(match result {
+                Ok(()) => 0,
+                Err(VerifyError::NotInTransaction) => 1,
+                Err(VerifyError::UnknownProducer) => 2,
+                Err(VerifyError::Fenced) => 3,
+                Err(VerifyError::Concurrent) => 4,
+                Err(VerifyError::Unavailable) => 5,
+            });
+        }
+        PeerReply::Leading(leading) => {
+            begin(out, LEADING, call);
+            out.put_u32(leading.len() as u32);
+            leading.iter().for_each(|leads| out.put_u8(u8::from(*leads)));
+        }
+        PeerReply::Quorum(quorum) => {
+            begin(out, QUORUM, call);
+            put_quorum(out, quorum.as_ref());
+        }
+        PeerReply::HasApplied(has) => {
+            begin(out, HAS_APPLIED, call);
+            out.put_u8(u8::from(*has));
+        }
+        PeerReply::Health(findings) => {
+            begin(out, FINDINGS, call);
+            out.put_slice(findings);
+        }
+        PeerReply::Ends(ends) => {
+            begin(out, ENDS_ARE, call);
+            out.put_u32(ends.len() as u32);
+            ends.iter().for_each(|end| out.put_i64(end.map_or(NO_END, Offset::get)));
+        }
+    }
+}
+
+fn put_partitions(out: &mut BytesMut, partitions: &[PartitionId]) {
+    out.put_u32(partitions.len() as u32);
+    partitions.iter().for_each(|partition| out.put_u64(partition.get()));
+}
+
 fn begin(out: &mut BytesMut, kind: u8, call: CallId) {
     out.put_u8(kind);
     out.put_u64(call.0);
@@ -251,15 +284,17 @@ fn begin(out: &mut BytesMut, kind: u8, call: CallId) {
 
 fn put_above(out: &mut BytesMut, above: LeaderEpoch, partitions: &[PartitionId]) {
     out.put_i32(above.get());
-    out.put_u32(partitions.len() as u32);
-    for partition in partitions {
-        out.put_u64(partition.get());
-    }
+    put_partitions(out, partitions);
 }
 
 fn above(source: &mut Source) -> Result<(LeaderEpoch, Vec<PartitionId>), DecodeError> {
     let above = LeaderEpoch::new(source.i32()?);
     Ok((above, source.list(8, |source| Ok(PartitionId::new(source.u64()?)))?))
+}
+
+fn log_end(source: &mut Source) -> Result<Option<Offset>, DecodeError> {
+    let end = source.i64()?;
+    Ok((end != NO_END).then(|| Offset::new(end)))
 }
 
 fn yes_or_no(source: &mut Source) -> Result<bool, DecodeError> {
@@ -405,7 +440,7 @@ mod tests {
         let leads = (any::<i32>(), partitions.clone()).prop_map(|(above, partitions)| {
             PeerRequest::Leads { above: LeaderEpoch::new(above), partitions }
         });
-        let write = (marker, partitions)
+        let write = (marker, partitions.clone())
             .prop_map(|(marker, partitions)| PeerRequest::WriteMarkers { marker, partitions });
         let verify = (".{0,9}", any::<i64>(), any::<i16>(), versions(), any::<u64>()).prop_map(
             |(id, producer_id, producer_epoch, version, partition)| {
@@ -418,9 +453,10 @@ mod tests {
                 })
             },
         );
+        let ends = partitions.clone().prop_map(PeerRequest::Ends);
         let applied = any::<u64>().prop_map(PeerRequest::Applied);
         let bare = [PeerRequest::DescribeQuorum, PeerRequest::Health];
-        prop_oneof![write, verify, abort, leads, applied, prop::sample::select(bare.to_vec())]
+        prop_oneof![write, verify, abort, leads, ends, applied, prop::sample::select(bare.to_vec())]
     }
 
     fn quorums() -> impl Strategy<Value = Quorum> {
@@ -453,6 +489,8 @@ mod tests {
             prop::collection::vec(outcome, 0..5).prop_map(PeerReply::MarkersWritten),
             verdict.prop_map(PeerReply::Verified),
             prop::collection::vec(any::<bool>(), 0..5).prop_map(PeerReply::Leading),
+            prop::collection::vec(prop::option::of((0..i64::MAX).prop_map(Offset::new)), 0..5)
+                .prop_map(PeerReply::Ends),
             prop::option::of(quorums()).prop_map(PeerReply::Quorum),
             prop::collection::vec(any::<u8>(), 0..9).prop_map(|it| PeerReply::Health(it.into())),
         ]

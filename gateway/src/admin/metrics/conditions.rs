@@ -4,7 +4,7 @@ use super::{Family, Sample, gauge};
 use crate::health::{Condition, Severity};
 
 pub(super) const FAMILIES: &[Family] = &[gauge(
-    "meridian_condition_count",
+    "meridian_conditions",
     "What stops or threatens writes, of the cluster and of this node; 0 for what does not hold.",
     |s| {
         let of = |(name, severity): (&'static str, Severity)| {

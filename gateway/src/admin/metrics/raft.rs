@@ -18,7 +18,7 @@ pub(super) const FAMILIES: &[Family] = &[
     gauge("meridian_raft_applied_index", "Index of the last applied entry.", |s| {
         of(s, |c| c.applied_index)
     }),
-    gauge("meridian_raft_log_entry_count", "Entries in the metadata log.", |s| {
+    gauge("meridian_raft_log_entries", "Entries in the metadata log.", |s| {
         of(s, |c| c.log_entry_count)
     }),
     gauge("meridian_raft_log_size_bytes", "Bytes of the entries in the metadata log.", |s| {

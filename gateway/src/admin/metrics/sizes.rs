@@ -14,7 +14,7 @@ pub(super) const FAMILIES: &[Family] = &[
         |s: &Snapshot| one_u64(s.sizes.frames),
     ),
     gauge(
-        "meridian_oversize_checkpoints_count",
+        "meridian_oversize_checkpoints",
         "Partitions led here whose state no blob holds: their log start does not move.",
         |s: &Snapshot| one(s.sizes.checkpoints),
     ),

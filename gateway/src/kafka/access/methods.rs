@@ -35,6 +35,8 @@ pub(super) const METHODS: &[(&str, Asks)] = &[
     ("access.check", LOOK),
     // It asks for more: see `users::carried`.
     ("access.credentials", CHANGE),
+    ("client.list", LOOK),
+    ("client.kick", CHANGE),
     ("cluster.status", LOOK),
     ("node.status", LOOK),
     ("disk.status", LOOK),

@@ -258,6 +258,9 @@ impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
             Standing::Revoked => return Err(Close::Revoked { principal: principal() }),
         }
         self.front.metrics.on_request(api, size_bytes);
+        let client_id = header.client_id.as_deref();
+        let user = || self.client.session.shown_user();
+        self.client.presence.on_request(&self.front.usage, user, client_id, size_bytes);
         if let Some(link) = &self.client.link {
             link.note(self.front.now(), header.client_id.as_deref());
         }

@@ -142,6 +142,7 @@ impl<'a, W: AsyncWrite + Unpin> Writer<'a, W> {
         drop(response);
         let size_bytes = frame.remaining();
         self.front.metrics.on_sent(size_bytes);
+        self.client.presence.on_sent(size_bytes);
         if size_bytes > GATHERED_BYTES_MAX {
             let mut charge = charged.unwrap_or_else(|| self.client.holder.charge(Kind::Answers));
             charge.set(size_bytes);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use meridian_access::Operation;
-use meridian_base::id::PartitionId;
+use meridian_base::id::{PartitionId, TopicId};
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{DivergingEpoch, FetchPartitionResponse};
@@ -34,6 +34,8 @@ const BEGUN_COUNT_MAX: usize = 16;
 pub(super) struct Answer {
     pub(super) response: FetchPartitionResponse,
     pub(super) partition: Option<PartitionId>,
+    /// Of a topic that the client may read.
+    pub(super) topic: Option<TopicId>,
     pub(super) size_bytes: usize,
     /// Offset after the last record, if there are any.
     pub(super) end_offset: Option<Offset>,
@@ -108,6 +110,7 @@ impl Source {
 
 /// What the metadata says of a target.
 struct Located {
+    topic: TopicId,
     partition: PartitionId,
     /// Where else it is to be read.
     reader: Option<i32>,
@@ -162,13 +165,15 @@ impl Reader<'_> {
             // One batch is given even if it is too large, or the consumer would never get past it.
             let limit = if round.size_bytes == 0 { room.max(1) } else { room };
             let answer = match found {
-                Ok(Located { partition, reader: Some(reader), .. }) => {
-                    self.elsewhere(partition, target, reader)
+                Ok(Located { topic, partition, reader: Some(reader), .. }) => {
+                    let answer = self.elsewhere(partition, target, reader);
+                    Answer { topic: Some(topic), ..answer }
                 }
                 Ok(located) => {
                     let limit = limit.min(target.bytes_max).min(PIECE_BYTES_MAX);
                     let limit = reserve(&mut round, limit).await;
-                    self.read_one(&located, target, limit, is_last).await
+                    let answer = self.read_one(&located, target, limit, is_last).await;
+                    Answer { topic: Some(located.topic), ..answer }
                 }
                 Err(code) => failed(None, target, code),
             };
@@ -225,7 +230,8 @@ impl Reader<'_> {
         let metadata = self.call.front.broker.metadata();
         let (topic, partition) = find(self.call, &metadata, target)?;
         let reader = self.reader_elsewhere(&metadata, partition, target.offset);
-        Ok(Located { partition, reader, kept: internal::Kept::of(topic) })
+        let kept = internal::Kept::of(topic);
+        Ok(Located { topic: topic.id, partition, reader, kept })
     }
 
     fn source(&self, partition: PartitionId) -> Result<Source, ErrorCode> {
@@ -370,7 +376,7 @@ fn empty(partition: PartitionId, target: &Target) -> Answer {
         high_watermark: -1,
         ..Default::default()
     };
-    Answer { response, partition: Some(partition), size_bytes: 0, end_offset: None }
+    Answer { response, partition: Some(partition), topic: None, size_bytes: 0, end_offset: None }
 }
 
 /// An answer without records: where the log begins and ends.
@@ -401,5 +407,5 @@ fn failed(partition: Option<PartitionId>, target: &Target, error_code: ErrorCode
         high_watermark: -1,
         ..Default::default()
     };
-    Answer { response, partition, size_bytes: 0, end_offset: None }
+    Answer { response, partition, topic: None, size_bytes: 0, end_offset: None }
 }

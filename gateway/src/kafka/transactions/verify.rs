@@ -79,6 +79,10 @@ impl PeerService for Front {
             PeerRequest::Health => {
                 Box::pin(std::future::ready(PeerReply::Health(self.broker.own_findings())))
             }
+            PeerRequest::Ends(partitions) => Box::pin(async move {
+                let end = |id: &PartitionId| Some(self.broker.led(*id)?.high_watermark());
+                PeerReply::Ends(partitions.iter().map(end).collect())
+            }),
             PeerRequest::Verify(verification) => {
                 Box::pin(async move { PeerReply::Verified(self.vouch(verification).await) })
             }

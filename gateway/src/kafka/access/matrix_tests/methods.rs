@@ -14,8 +14,8 @@ use super::super::methods::{Asks, METHODS};
 use super::super::operators;
 use super::world::World;
 use super::{ON_CLUSTER, ON_TOPIC, OTHER, Right, TOPIC};
-use crate::admin_api::AdminError;
-use crate::admin_api::AdminHandler;
+use crate::admin_api::{AdminError, AdminHandler};
+use crate::kafka::connections;
 use crate::peers::BoxFuture;
 
 /// Gives each method's arguments back.
@@ -58,10 +58,11 @@ fn is_refusal(code: ErrorCode) -> bool {
 #[tokio::test]
 async fn each_method_asks_for_its_rights_and_no_others() {
     let mut world = start().await;
-    // The front answers those about rules itself; what they ask for has tests beside them.
-    let is_echoed = |(method, asks): &(&str, Asks)| {
-        *asks != Asks::Positions && !method.starts_with(operators::FAMILY)
+    // The front answers those about rules and connections itself: what they ask for has tests of its own.
+    let is_own = |method: &str| {
+        [operators::FAMILY, connections::operators::FAMILY].iter().any(|it| method.starts_with(it))
     };
+    let is_echoed = |(method, asks): &(&str, Asks)| *asks != Asks::Positions && !is_own(method);
     for (method, asks) in METHODS.iter().copied().filter(is_echoed) {
         let topic = match asks {
             Asks::TopicOfId(_) => u128::from_be_bytes(world.broker.topic_uuid(TOPIC).0).to_string(),
@@ -95,6 +96,24 @@ async fn each_method_asks_for_its_rights_and_no_others() {
         let told = call(&mut world, method, body.clone()).await;
         let is_look = rights.iter().all(|(operation, _)| *operation == Describe);
         assert_eq!(is_refusal(told.error_code), !is_look, "{method}");
+    }
+}
+
+#[tokio::test]
+async fn who_may_look_sees_connections_and_who_may_change_closes_them() {
+    let mut world = start().await;
+    for (method, right) in [("client.list", Describe), ("client.kick", Alter)] {
+        for (rights, is_refused) in [
+            (vec![], true),
+            (vec![(Describe, ON_CLUSTER)], right != Describe),
+            (vec![(Alter, ON_CLUSTER)], false),
+        ] {
+            world.allow(&rights);
+            let body = r#"{"client_id":"nobody"}"#.to_owned();
+            let told = call(&mut world, method, body).await;
+            assert_eq!(is_refusal(told.error_code), is_refused, "{method} with {rights:?}");
+            assert!(is_refused || told.error_code.is_none(), "{method} with {rights:?}");
+        }
     }
 }
 
@@ -167,7 +186,7 @@ fn methods_in(folder: &Path, methods: &mut BTreeSet<String>) {
 fn each_method_that_a_node_answers_is_in_the_table() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut answered = BTreeSet::new();
-    for folder in ["mirror", "node", "kafka/access"] {
+    for folder in ["mirror", "node", "kafka/access", "kafka/connections"] {
         methods_in(&sources.join(folder), &mut answered);
     }
     let known: BTreeSet<String> = METHODS.iter().map(|(name, _)| (*name).to_owned()).collect();

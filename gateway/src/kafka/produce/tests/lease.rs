@@ -62,6 +62,7 @@ async fn a_lease_that_ends_while_another_partition_is_waited_for_acknowledges_no
     let append = |lease, state| Append {
         index: 0,
         partition: Some(partition),
+        usage: None,
         log_append_time_ms: None,
         bound: None,
         lease,
