@@ -5,6 +5,7 @@ mod bench;
 mod cert;
 mod client;
 mod client_options;
+mod clients;
 mod cluster;
 mod consent;
 mod dev;
@@ -49,6 +50,7 @@ pub(crate) enum Cli {
     Token(token::Token),
     User(user::User),
     Group(group::Group),
+    Client(clients::Clients),
     Cluster(cluster::Cluster),
     Node(node::Node),
     Disk(disk::Disk),
@@ -108,6 +110,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::User(user) => block_on(user::run(user)),
         Cli::Producer(producer) => block_on(producer::run(producer)),
         Cli::Topic(topic) => block_on(topic::run(topic)),
+        Cli::Client(clients) => block_on(clients::run(clients)),
         Cli::Group(group) => block_on(group::run(group)),
     }
 }
