@@ -17,6 +17,7 @@ mod group;
 mod init;
 mod link;
 mod mirror;
+mod monitoring;
 mod node;
 mod node_file;
 mod output;
@@ -62,6 +63,8 @@ pub(crate) enum Cli {
     Export(federation::Export),
     Cert(cert::Cert),
     Plan(plan::Plan),
+    Alerts(monitoring::Alerts),
+    Dashboards(monitoring::Dashboards),
     Bench(bench::Bench),
     Completions(shell::Completions),
     Man(shell::Man),
@@ -95,6 +98,8 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Plan(plan) => plan::run(&plan),
         Cli::Completions(completions) => completions.run(Cli::command()),
         Cli::Man(man) => man.run(Cli::command()),
+        Cli::Alerts(alerts) => alerts.run(),
+        Cli::Dashboards(dashboards) => dashboards.run(),
         Cli::Dev(dev) => block_on(dev::run(dev)),
         Cli::Cluster(cluster) => block_on(cluster::run(cluster)),
         Cli::Node(node) => block_on(node::run(node)),
