@@ -260,9 +260,19 @@ mod tests {
         }
         assert!(matches!(bo.closed().await, Close::Kicked));
         assert_eq!(principals(&ask(&mut al, "client.list", json!({})).await), ["User:al"]);
+    }
+
+    #[tokio::test]
+    async fn a_kick_that_says_not_whom_is_refused() {
+        let front = front_of(&FakeBroker::three_datacenters(), quick_config());
+        let mut al = user(&front, "al").await;
+        let bo = user(&front, "bo").await;
         for refused in [json!({}), json!({ "address": "here" }), json!({ "user": "al" })] {
             let answer = ask(&mut al, "client.kick", refused.clone()).await;
             assert_eq!(answer.error_code, ErrorCode::InvalidRequest, "{refused}");
         }
+        let open = ask(&mut al, "client.list", json!({})).await;
+        assert_eq!(principals(&open), ["User:al", "User:bo"]);
+        drop(bo);
     }
 }

@@ -63,6 +63,23 @@ async fn hostile_client_ids_are_few_short_and_one_line_each() {
 }
 
 #[tokio::test]
+async fn what_is_called_other_is_counted_with_the_others() {
+    let front = front_of(&FakeBroker::single(), quick_config());
+    let mut client = TestClient::connect(&front);
+    client.create_topic(OTHER, 1).await;
+    client.call(3, produce(OTHER, 0, batch_of(&["a"]))).await;
+    front.usage.client(ClientName { user: OTHER.into(), client_id: OTHER.into() }).on_request(1);
+    let samples = front.named_samples();
+    let count = |name: &str, label| {
+        let is = |it: &&&NamedSample| it.labels.iter().all(|(_, value)| value == label);
+        of(&samples, name).iter().filter(is).count()
+    };
+    assert_eq!(count("meridian_client_requests_total", OTHER), 1);
+    assert_eq!(count("meridian_topic_produced_records_total", OTHER), 1);
+    assert_eq!(value(&samples, "meridian_topic_produced_records_total", OTHER), Some(1.0));
+}
+
+#[tokio::test]
 async fn a_million_client_ids_make_few_series() {
     let front = front_of(&FakeBroker::three_datacenters(), quick_config());
     for number in 0..1_000_000 {
