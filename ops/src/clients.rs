@@ -170,7 +170,7 @@ async fn ask(client: &Client, method: &str, arguments: &Value) -> Result<Found, 
             Err(error) => found.silent.push(Silent { node, error: error.to_string() }),
         }
     }
-    found.clients.sort_by(|a, b| (a.node, a.connection).cmp(&(b.node, b.connection)));
+    found.clients.sort_by_key(|it| (it.node, it.connection));
     Ok(found)
 }
 

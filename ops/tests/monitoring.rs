@@ -75,8 +75,11 @@ fn pairs(text: &str, operator: &str) -> Vec<(String, String)> {
     parts.map(|(key, value)| (key.to_owned(), value.trim_end_matches('"').to_owned())).collect()
 }
 
+/// A label, an operator and a value.
+type Matcher<'e> = (&'e str, &'e str, &'e str);
+
 /// The metrics of an expression, each with its matchers.
-fn selectors(expr: &str) -> Vec<(&str, Vec<(&str, &str, &str)>)> {
+fn selectors(expr: &str) -> Vec<(&str, Vec<Matcher<'_>>)> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut found = Vec::new();
     let mut rest = expr;

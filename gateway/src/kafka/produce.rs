@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_access::{Operation, Resource};
-use meridian_base::id::{PartitionId, TopicId};
+use meridian_base::id::PartitionId;
 use meridian_base::position::Generation;
 use meridian_consensus::state::{Metadata, Topic};
 use meridian_protocol::messages::{
@@ -220,7 +220,7 @@ fn charge(call: &Call, topics: &[ProduceTopic]) -> i32 {
 /// Reads what is small enough of what came for a topic.
 fn read_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<Wanted> {
     // What the metadata says is copied out, so that its lock is not held while reading.
-    let (topic, targets): (Option<TopicId>, Vec<Result<(Target, Rules), ApiError>>) = {
+    let (topic, targets) = {
         let metadata = call.front.broker.metadata();
         let found = call.find(&metadata, key, Operation::Write).map_err(ApiError::from);
         let topic_id = found.as_ref().ok().map(|topic| topic.id);
@@ -230,7 +230,8 @@ fn read_topic(call: &Call, key: &TopicKey, data: Vec<ProducePartition>) -> Vec<W
             let (id, partition) = lookup::partition(&metadata, topic, index)?;
             Ok((Target { id, generation: partition.generation }, rules))
         };
-        (topic_id, data.iter().map(|data| target(data.index)).collect())
+        let targets: Vec<Result<_, _>> = data.iter().map(|data| target(data.index)).collect();
+        (topic_id, targets)
     };
     let usage = topic.map(|topic| call.front.topic_usage(topic));
     let read = |(data, target): (ProducePartition, Result<(Target, Rules), ApiError>)| {

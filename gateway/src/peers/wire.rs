@@ -453,7 +453,7 @@ mod tests {
                 })
             },
         );
-        let ends = partitions.clone().prop_map(PeerRequest::Ends);
+        let ends = partitions.prop_map(PeerRequest::Ends);
         let applied = any::<u64>().prop_map(PeerRequest::Applied);
         let bare = [PeerRequest::DescribeQuorum, PeerRequest::Health];
         prop_oneof![write, verify, abort, leads, ends, applied, prop::sample::select(bare.to_vec())]

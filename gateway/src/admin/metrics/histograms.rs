@@ -12,10 +12,11 @@ use crate::runtime::histogram::{BOUNDS_S, HistogramSample};
 pub(super) struct Family {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
-    of: fn(&Histograms) -> Vec<(Option<Label>, HistogramSample)>,
+    of: fn(&Histograms) -> Vec<Labelled>,
 }
 
 type Label = (&'static str, String);
+type Labelled = (Option<Label>, HistogramSample);
 
 pub(super) const FAMILIES: &[Family] = &[
     Family {

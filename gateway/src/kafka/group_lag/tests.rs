@@ -66,12 +66,12 @@ async fn groups_are_behind_by_what_their_partitions_have_more() {
 #[test]
 fn those_that_are_behind_the_most_are_shown_and_the_rest_is_one() {
     let lag_of = |records, seconds| Lag { records, time: Duration::from_secs(seconds) };
-    let all = [("a", 5, 1), ("b", 9, 2), (OTHER, 100, 3), ("c", 1, 9), ("d", 2, 1)];
+    let all = [("a", 1, 9), ("b", 9, 2), (OTHER, 100, 3), ("c", 5, 1), ("d", 2, 1)];
     let all = all.map(|(name, records, seconds)| (Arc::from(name), lag_of(records, seconds)));
     let lags = GroupLags(Mutex::new(all.into()));
     let samples = lags.samples(2);
     let records = |group| lag(&samples, "meridian_group_lag_records", group);
-    assert_eq!([records("a"), records("b"), records("c")], [Some(5.0), Some(9.0), None]);
+    assert_eq!([records("a"), records("b"), records("c")], [None, Some(9.0), Some(5.0)]);
     assert_eq!(records(OTHER), Some(103.0));
     assert_eq!(lag(&samples, "meridian_group_lag_seconds", OTHER), Some(9.0));
     assert_eq!(samples.len(), 6);
