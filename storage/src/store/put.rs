@@ -2,6 +2,7 @@
 
 use super::{Origin, Standing, Store, StoreOutput};
 use crate::blob::{BlobHeader, BlobKey, BlobKind, Payload};
+use crate::hot;
 use crate::journal::{Record, is_inline, staged_size_bytes};
 use crate::message::{Put, PutReply, PutResult, Refusal, StorageMessage};
 use crate::mutation::Mutation;
@@ -86,7 +87,8 @@ impl Store {
         if entry.header() != *header {
             // A part that is of no use makes room for the one that belongs here.
             let is_useless = entry.unreadable || !self.is_own_part(&entry.header());
-            let makes_room = entry.kind == BlobKind::Part && is_useless;
+            let makes_room = entry.kind == BlobKind::Part && is_useless
+                || self.is_of_former_slot(key, &entry.header(), header);
             return (!overwrite && !makes_room).then_some(Known::Answer(PutResult::Conflict));
         }
         if entry.unreadable {
@@ -95,6 +97,15 @@ impl Store {
         }
         self.counters.duplicates += 1;
         Some(Known::Answer(PutResult::Stored))
+    }
+
+    /// Whether what is held is a part of the blob that `own` is a part of: that of the slot that this disk filled
+    /// before, while `own` is that of the one it fills.
+    fn is_of_former_slot(&self, key: BlobKey, held: &BlobHeader, own: &BlobHeader) -> bool {
+        let slot = self.group.as_ref().and_then(|group| group.slot_of(self.config.node));
+        let is_own = |header| slot.is_some_and(|slot| hot::is_own(header, key.partition, slot));
+        let are_parts = held.part.is_some() && own.part.is_some();
+        are_parts && held.whole() == own.whole() && is_own(own) && !is_own(held)
     }
 
     /// Stages a put; gives the answer if there is one already.
