@@ -81,6 +81,7 @@ pub mod command;
 pub mod config;
 pub mod detector;
 pub mod error;
+pub mod events;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzz;
 pub mod lifecycle;

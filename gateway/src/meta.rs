@@ -38,8 +38,7 @@ pub(crate) use self::deleted::Deleted;
 pub(crate) use self::events::Events;
 use self::inputs::{Input, InputSender};
 pub(crate) use self::listener::{
-    EventSender, MetaEvent, datacenter_count_min, dedups_sources, is_compacted, layout_of,
-    ownership_of,
+    EventSender, MetaEvent, dedups_sources, is_compacted, layout_of, ownership_of,
 };
 use self::parts::Part;
 use crate::peers::Wire;

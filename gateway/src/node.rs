@@ -278,7 +278,7 @@ impl Node {
                 metadata.topic(topic).map(|topic| topic.partitions.clone()).unwrap_or_default();
             let dedups_sources = crate::meta::dedups_sources(&metadata, topic);
             let layout = crate::meta::layout_of(&metadata, topic);
-            let count_min = crate::meta::datacenter_count_min(&metadata, topic);
+            let count_min = metadata.datacenter_count_min(topic);
             (count_min, dedups_sources, layout, partitions)
         };
         for partition in partitions {

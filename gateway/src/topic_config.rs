@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use meridian_base::id::TopicId;
 use meridian_consensus::command::ConfigResource;
 use meridian_consensus::placement::PREFERRED_LEADER_DC;
+pub(crate) use meridian_consensus::state::MIN_INSYNC_DATACENTERS;
 use meridian_consensus::state::Metadata;
 use meridian_mirror::vigil::Policy;
 
@@ -14,8 +15,6 @@ use self::storage_class::{
     COLD_AFTER_BYTES, COLD_AFTER_MS, STORAGE_CLASS, STORAGE_CLASS_DEFAULT, STORAGE_CLASSES,
 };
 
-/// Datacenters a record must be in before it is acknowledged.
-pub(crate) const MIN_INSYNC_DATACENTERS: &str = "min.insync.datacenters";
 /// Largest record batch a client may produce.
 pub(crate) const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 pub(crate) const MAX_MESSAGE_BYTES_DEFAULT: usize = 1_048_588;

@@ -14,6 +14,8 @@ use crate::error::{Refusal, RoleName};
 pub const STORAGE_CLASS: &str = "meridian.storage.class";
 /// The class of records that are put in parts.
 pub const STORAGE_CLASS_PARTS: &str = "block-4-2";
+/// Config of topic or cluster: in how many datacenters a record must be before it is acknowledged.
+pub const MIN_INSYNC_DATACENTERS: &str = "min.insync.datacenters";
 
 impl Metadata {
     pub(super) fn create_topic(
@@ -154,6 +156,14 @@ impl Metadata {
         let fits = |group: &&GroupConfig| (group.geometry == Geometry::Block42) == in_parts;
         let group = self.groups.values().find(fits).or_else(|| self.groups.values().next());
         group.map(|group| group.group)
+    }
+
+    /// The topic's [`MIN_INSYNC_DATACENTERS`]; 1 asks for no more than the quorum.
+    pub fn datacenter_count_min(&self, topic: TopicId) -> usize {
+        self.config(&ConfigResource::Topic(topic), MIN_INSYNC_DATACENTERS)
+            .or_else(|| self.config(&ConfigResource::Cluster, MIN_INSYNC_DATACENTERS))
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(1)
     }
 
     fn add_partitions(

@@ -1,24 +1,22 @@
-//! Turns applied entries into what the node is to do, in order.
-//!
-//! A node that restarts has forgotten how far it was in the generations it owned. It acts only on
-//! ownership decided *after* its own registration, and has what it owned before decided anew
-//! (rules 5, T1): no generation is ever led by two lives of a node.
+//! Sends the node what applied entries ask of it, in order.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use meridian_base::id::{NodeId, PartitionId, TopicId};
+use meridian_base::sync::lock;
 use meridian_base::topology::GroupConfig;
 use meridian_consensus::command::{ConfigResource, RequestId};
+use meridian_consensus::events::{NodeEvent, NodeEvents};
 use meridian_consensus::node::AppliedEntry;
-use meridian_consensus::state::{Change, Metadata};
+use meridian_consensus::state::Metadata;
 use meridian_storage::hot::Layout;
 
 use super::events::Events;
 use super::{Deleted, MetaListener};
 use crate::log::Ownership;
 use crate::topic_config::storage_class::{self, STORAGE_CLASS, STORAGE_CLASS_DEFAULT};
-use crate::topic_config::{DEDUP, DEDUP_SOURCE, MIN_INSYNC_DATACENTERS};
+use crate::topic_config::{DEDUP, DEDUP_SOURCE};
 
 /// What the node is to do because of an applied entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,10 +41,8 @@ pub(crate) enum MetaEvent {
 
 /// Sends [`MetaEvent`]s to the node.
 pub(crate) struct EventSender {
-    node: NodeId,
-    /// The registration of this life of the node.
-    registration: RequestId,
-    is_registered: AtomicBool,
+    /// What this process has seen of the log.
+    seen: Mutex<NodeEvents>,
     events: Arc<Events>,
     deleted: Arc<Deleted>,
     /// The node was too far behind, and is to go by the metadata as it is.
@@ -56,9 +52,7 @@ pub(crate) struct EventSender {
 impl EventSender {
     pub(crate) fn new(node: NodeId, registration: RequestId, events: Arc<Events>) -> Self {
         Self {
-            node,
-            registration,
-            is_registered: AtomicBool::new(false),
+            seen: Mutex::new(NodeEvents::new(node, registration)),
             events,
             deleted: Arc::default(),
             is_behind: AtomicBool::new(false),
@@ -76,75 +70,33 @@ impl EventSender {
         }
     }
 
-    /// Sends the ownership gathered so far, so that later events come after it.
-    fn flush(&self, owned: &mut Vec<Ownership>, lost: &mut Vec<PartitionId>) {
-        if !owned.is_empty() || !lost.is_empty() {
-            let (owned, lost) = (std::mem::take(owned), std::mem::take(lost));
-            self.send(MetaEvent::Ownership { owned, lost });
+    fn send_all(&self, metadata: &Metadata, events: Vec<NodeEvent>) {
+        for event in events {
+            self.send(match event {
+                NodeEvent::Group(config) => MetaEvent::Group(config),
+                NodeEvent::Node(node) => MetaEvent::Node(node),
+                NodeEvent::Ownership { owned, lost } => {
+                    let owned = owned.into_iter().filter_map(|it| ownership_of(metadata, it));
+                    let owned = owned.map(|(_, ownership)| ownership).collect();
+                    MetaEvent::Ownership { owned, lost }
+                }
+                NodeEvent::TopicDeleted(topic) => {
+                    self.deleted.note(&topic.name);
+                    MetaEvent::Forget(topic.partitions)
+                }
+                NodeEvent::TopicConfigs(topic) => MetaEvent::TopicConfigs(topic),
+                NodeEvent::Replaced => MetaEvent::Replaced,
+                NodeEvent::Removed => MetaEvent::Removed,
+            });
         }
     }
 }
 
 impl MetaListener for EventSender {
     fn on_applied(&self, metadata: &Metadata, entries: &[AppliedEntry]) {
-        let (mut owned, mut lost) = (Vec::new(), Vec::new());
-        for entry in entries {
-            if entry.request_id == self.registration && entry.result.is_ok() {
-                self.is_registered.store(true, Ordering::Relaxed);
-            }
-            let is_registered = self.is_registered.load(Ordering::Relaxed);
-            for change in &entry.changes {
-                match change {
-                    Change::PartitionCreated(partition)
-                    | Change::LeaderAssigned { partition, .. } => {
-                        match ownership_of(metadata, *partition) {
-                            Some((owner, ownership)) if owner == self.node => {
-                                if is_registered {
-                                    owned.push(ownership);
-                                }
-                            }
-                            _ => lost.push(*partition),
-                        }
-                    }
-                    Change::Group(group) => {
-                        self.flush(&mut owned, &mut lost);
-                        if let Some(config) = metadata.group(*group) {
-                            self.send(MetaEvent::Group(config.clone()));
-                        }
-                    }
-                    Change::TopicDeleted(topic) => {
-                        self.deleted.note(&topic.name);
-                        self.flush(&mut owned, &mut lost);
-                        self.send(MetaEvent::Forget(topic.partitions.clone()));
-                    }
-                    Change::Configs(ConfigResource::Topic(topic))
-                    | Change::TopicSetAside(topic) => {
-                        self.flush(&mut owned, &mut lost);
-                        self.send(MetaEvent::TopicConfigs(*topic));
-                    }
-                    // What an earlier life of this node was is nothing to the one that has yet to register.
-                    Change::NodeRemoved(node) if *node == self.node => {
-                        if is_registered && metadata.node(*node).is_none() {
-                            self.send(MetaEvent::Removed);
-                        }
-                    }
-                    Change::Node(node) | Change::NodeRemoved(node) => {
-                        self.send(MetaEvent::Node(*node));
-                    }
-                    Change::Configs(ConfigResource::Cluster) => {
-                        self.flush(&mut owned, &mut lost);
-                        for topic in metadata.topics() {
-                            self.send(MetaEvent::TopicConfigs(topic.id));
-                        }
-                    }
-                    Change::Cluster
-                    | Change::TopicCreated(_)
-                    | Change::Configs(ConfigResource::Node(_) | ConfigResource::Group(_))
-                    | Change::Row(..) => {}
-                }
-            }
-        }
-        self.flush(&mut owned, &mut lost);
+        let mut events = Vec::new();
+        lock(&self.seen).on_applied(metadata, entries, &mut events);
+        self.send_all(metadata, events);
         if self.is_behind.swap(false, Ordering::Relaxed) {
             tracing::warn!("this node is behind with what the metadata asks of it, and catches up");
             self.on_replaced(metadata);
@@ -152,19 +104,9 @@ impl MetaListener for EventSender {
     }
 
     fn on_replaced(&self, metadata: &Metadata) {
-        if metadata.result_of(self.registration).is_some() {
-            self.is_registered.store(true, Ordering::Relaxed);
-        }
-        for config in metadata.groups() {
-            self.send(MetaEvent::Group(config.clone()));
-        }
-        for (node, _) in metadata.nodes() {
-            self.send(MetaEvent::Node(node));
-        }
-        if self.is_registered.load(Ordering::Relaxed) {
-            let is_there = metadata.node(self.node).is_some();
-            self.send(if is_there { MetaEvent::Replaced } else { MetaEvent::Removed });
-        }
+        let mut events = Vec::new();
+        lock(&self.seen).on_replaced(metadata, &mut events);
+        self.send_all(metadata, events);
     }
 
     fn on_fatal(&self, reason: String) {
@@ -190,7 +132,7 @@ pub(crate) fn ownership_of(
         homes: Arc::from(metadata.homes(partition)),
         generation: found.generation,
         leader_epoch: found.leader_epoch,
-        datacenter_count_min: datacenter_count_min(metadata, found.topic),
+        datacenter_count_min: metadata.datacenter_count_min(found.topic),
         dedups_sources: dedups_sources(metadata, found.topic),
         layout: layout_of(metadata, found.topic),
     };
@@ -212,15 +154,6 @@ pub(crate) fn layout_of(metadata: &Metadata, topic: TopicId) -> Layout {
 pub(crate) fn is_compacted(metadata: &Metadata, topic: TopicId) -> bool {
     let policy = metadata.topic_config(topic, "cleanup.policy");
     policy.is_some_and(|policy| policy.split(',').any(|policy| policy.trim() == "compact"))
-}
-
-/// The topic's `min.insync.datacenters`; 1 asks for no more than the quorum.
-pub(crate) fn datacenter_count_min(metadata: &Metadata, topic: TopicId) -> usize {
-    metadata
-        .config(&ConfigResource::Topic(topic), MIN_INSYNC_DATACENTERS)
-        .or_else(|| metadata.config(&ConfigResource::Cluster, MIN_INSYNC_DATACENTERS))
-        .and_then(|value| value.parse().ok())
-        .unwrap_or(1)
 }
 
 #[cfg(test)]
