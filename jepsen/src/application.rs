@@ -24,8 +24,9 @@ use meridian_protocol::ErrorCode;
 use self::member::Member;
 use self::work::Work;
 use crate::check::TransactionId;
-use crate::desk::{Ask, GROUPS, Told};
+use crate::desk::{Ask, Told};
 use crate::net::Endpoint;
+use crate::topics::GROUPS;
 
 /// How long an answer is waited for; members wait for each other longer.
 const TIMEOUT: Duration = Duration::from_millis(500);

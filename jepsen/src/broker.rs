@@ -53,12 +53,12 @@ use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 
 use crate::cost::Chore;
-use crate::desk::{Desk, MarkerOrigin, Piece, is_internal};
+use crate::desk::{Desk, MarkerOrigin, Piece};
 use crate::link::LinkPacket;
-use crate::metadata::{Class, Owner};
 use crate::net::Endpoint;
 use crate::objects::ObjectRequest;
 use crate::read::ReadTask;
+use crate::topics::{Class, Owner, is_internal};
 use crate::value::{Batch, Kind, PlacedBatch};
 
 /// Small bounds, so that all of them are met: a few batches per blob, a checkpoint every dozen or
@@ -359,6 +359,11 @@ impl Broker {
             Class::Parts => PARTS,
         });
         self.convert_cold(class);
+    }
+
+    /// In how many datacenters a record must be from now on before it is acknowledged.
+    pub fn set_datacenter_count_min(&mut self, datacenter_count_min: usize) {
+        self.replica.set_datacenter_count_min(datacenter_count_min);
     }
 
     /// Whether clients are served.

@@ -163,6 +163,7 @@ impl Common {
         SimConfig {
             shape: self.shape,
             mutations: Broken::of_log(self.mutation),
+            metadata_mutation: Broken::of_metadata(self.mutation),
             mirror_mutation: Broken::of_mirrors(self.mutation),
             ..config
         }

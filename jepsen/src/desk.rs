@@ -39,19 +39,8 @@ pub(crate) use self::groups::{GROUP_SESSION, INPUT_COUNT};
 use self::transactions::TransactionDesk;
 use crate::broker::{Asker, ClientReply};
 use crate::net::Endpoint;
+use crate::topics::{GROUPS, TRANSACTIONS};
 use crate::value::Batch;
-
-/// Where groups keep what they know: `__consumer_offsets`.
-pub const GROUPS: PartitionId = PartitionId::new(30_001);
-/// Where transactions are kept: `__transaction_state`.
-pub const TRANSACTIONS: PartitionId = PartitionId::new(30_002);
-/// Producer ids from here on are given out by the coordinator of transactions.
-pub const PRODUCER_ID_MIN: u32 = 1 << 24;
-
-/// Whether a coordinator keeps its state in this partition.
-pub fn is_internal(partition: PartitionId) -> bool {
-    partition == GROUPS || partition == TRANSACTIONS
-}
 
 /// What an application asks the leader of a partition.
 #[derive(Clone, Debug)]

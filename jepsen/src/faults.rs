@@ -14,9 +14,9 @@ use meridian_base::topology::{Geometry, Slot, SlotSet, SlotState};
 
 use crate::check::Verdict;
 use crate::disk::{SimDisk, Which};
-use crate::metadata::Class;
 use crate::net::{Endpoint, Weather};
 use crate::objects::Trouble;
+use crate::topics::Class;
 use crate::world::{Event, World, datacenter_of};
 use meridian_jepsen_runner::chance::Chance;
 
@@ -34,7 +34,7 @@ const RECREATE_WEIGHT: usize = 6;
 const OBJECT_TROUBLE_WEIGHT: usize = 10;
 
 /// The kinds of faults and how often each comes, of all together.
-const WEIGHTS: [(Fault, usize); 16] = [
+const WEIGHTS: [(Fault, usize); 17] = [
     (Fault::CrashNode, 12),
     (Fault::CrashTolerated, 6),
     (Fault::CrashAll, 4),
@@ -51,6 +51,7 @@ const WEIGHTS: [(Fault, usize); 16] = [
     (Fault::FailingDisk, 4),
     (Fault::LoseDisk, 6),
     (Fault::RotDisk, 8),
+    (Fault::Rest, 6),
 ];
 
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,7 @@ enum Fault {
     FailingDisk,
     LoseDisk,
     RotDisk,
+    Rest,
     Convert,
     Replace,
     ObjectTrouble,
@@ -197,6 +199,7 @@ impl Nemesis {
             }
             Fault::LoseDisk => self.lose_disk(world),
             Fault::RotDisk => self.rot_disk(world),
+            Fault::Rest => self.rest(world),
             Fault::Convert => self.convert(world),
             Fault::Replace => self.replace(world),
             Fault::Recreate => world.recreate(),
@@ -208,7 +211,7 @@ impl Nemesis {
     /// A node to hit: mostly one that leads a partition.
     fn target(&mut self, world: &World) -> usize {
         let partition = self.chance.pick(&world.partitions);
-        let owner = partition.and_then(|partition| world.metadata.latest().owners.get(&partition));
+        let owner = partition.and_then(|partition| world.owner(partition));
         match owner {
             Some(owner) if self.chance.per_mille(600) => owner.node.get() as usize,
             _ => self.chance.below(world.nodes.len()),
@@ -219,6 +222,19 @@ impl Nemesis {
         world.stop_node(node);
         let delay = self.chance.around(down_for);
         world.schedule(delay, Event::Restart { node });
+    }
+
+    /// An operator lets a node rest, and stops half of those that may.
+    fn rest(&mut self, world: &mut World) {
+        let node = self.target(world);
+        if !world.begin_rest(node) {
+            return;
+        }
+        let rests_for = self.chance.around(Duration::from_secs(4));
+        world.schedule(rests_for, Event::EndOfRest { node });
+        if self.chance.per_mille(500) {
+            self.crash(world, node, Duration::from_secs(2));
+        }
     }
 
     fn pause(&mut self, world: &mut World) {
@@ -243,7 +259,7 @@ impl Nemesis {
     /// The class of a partition changes, while records of the other one are on their way.
     fn convert(&mut self, world: &mut World) {
         let Some(partition) = self.chance.pick(&world.convertible()) else { return };
-        let present = world.metadata.latest().class_of(partition);
+        let present = world.class_of(partition);
         let others: Vec<Class> =
             world.classes.iter().copied().filter(|class| *class != present).collect();
         let Some(class) = self.chance.pick(&others) else { return };
@@ -254,7 +270,7 @@ impl Nemesis {
     /// lost, or rests, or serves. It may come back as a spare for this slot or another.
     fn replace(&mut self, world: &mut World) {
         let geometry = world.geometry();
-        let group = world.metadata.latest().group.clone();
+        let group = world.group().clone();
         let Some(slot) = self.chance.pick(&geometry.slots().iter().collect::<Vec<_>>()) else {
             return;
         };
@@ -354,16 +370,16 @@ impl Nemesis {
             // The metadata plane may not have heard of the last mount yet.
             let seat = world.nodes[node].seat.as_ref();
             let mounted = seat.map_or(0, |seat| seat.identity().mount_epoch);
-            self.copied_in.insert(id, mounted.max(world.metadata.mount_epoch(id)));
+            self.copied_in.insert(id, mounted.max(world.mount_epoch(id)));
             world.nodes[node].disk.keep_image();
             return;
         }
         if slot.is_some_and(|slot| !self.may_lose(world, slot)) {
             return;
         }
-        let group = &world.metadata.latest().group;
+        let group = world.group();
         let copied_in = self.copied_in.get(&id).copied();
-        let copy_is_old = copied_in.is_some_and(|epoch| epoch < world.metadata.mount_epoch(id));
+        let copy_is_old = copied_in.is_some_and(|epoch| epoch < world.mount_epoch(id));
         let life = slot.map(|slot| (slot, group.slots[slot.index()].incarnation));
         world.stop_node(node);
         let disk = &mut world.nodes[node].disk;
@@ -398,7 +414,7 @@ impl Nemesis {
 
     /// Slots that have lost data, or may have.
     fn lost_slots(&mut self, world: &World) -> SlotSet {
-        let group = &world.metadata.latest().group;
+        let group = world.group();
         self.rotten.retain(|slot, rot| {
             let node = &world.nodes[rot.node];
             // It fills the slot no more, and counts for nothing.
@@ -437,7 +453,7 @@ impl Nemesis {
         if !world.is_running(node) || !self.may_lose(world, slot) {
             return;
         }
-        let life = world.metadata.latest().group.slots[slot.index()].incarnation;
+        let life = world.group().slots[slot.index()].incarnation;
         let (boot, disk) = (world.nodes[node].boot, &mut world.nodes[node].disk);
         let places: Vec<_> =
             (0..=self.chance.below(3)).filter_map(|_| disk.flip_bit("journal")).collect();
@@ -459,6 +475,7 @@ impl Nemesis {
             world.nodes[node].disk.set_full(false);
             world.resume_node(node);
             world.start_node(node)?;
+            world.end_rest(node);
         }
         Ok(())
     }

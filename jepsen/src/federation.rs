@@ -26,9 +26,8 @@ use meridian_mirror::state::State;
 use self::promotion::Promotion;
 use self::way::Way;
 use crate::check::{Prefix, Promise, Verdict, Violation};
-use crate::metadata::MirrorRow;
 use crate::net::Endpoint;
-use crate::node::{Packet, topic_of};
+use crate::node::Packet;
 use crate::report::{Counters, Report};
 use crate::sim::{CONVERGE_WITHIN, Sim, SimConfig};
 use crate::value::PlacedBatch;
@@ -120,9 +119,7 @@ impl Federation {
             federation.plan_promotions(config.duration);
         }
         for partition in federation.partitions() {
-            let (source, topic, stage) = (partition, topic_of(partition), Stage::Mirroring);
-            let row = MirrorRow { source, topic, stage };
-            federation.sides[ABROAD].world.mirror(partition, row);
+            federation.sides[ABROAD].world.mirror(partition, Stage::Mirroring);
         }
         federation.sides.iter_mut().for_each(Sim::begin);
         Ok(federation)
@@ -253,7 +250,7 @@ impl Federation {
     }
 
     fn leader(&self, side: usize, partition: PartitionId) -> Option<usize> {
-        let owner = self.sides[side].world.metadata.latest().owners.get(&partition)?;
+        let owner = self.sides[side].world.owner(partition)?;
         Some(owner.node.get() as usize)
     }
 

@@ -9,10 +9,9 @@ use meridian_broker::partition::RecordBatch;
 use meridian_broker::producer::Sequenced;
 use meridian_protocol::records::{self, BatchBuilder, BatchHeader};
 
+use crate::topics::{GROUPS, KEYED_MIN};
 use crate::value::{Batch, Kind, PlacedBatch, Value};
 
-/// Partitions from this one on are keyed.
-const KEYED_FROM: u64 = 1 << 16;
 /// How many keys there are: few, so that most values are soon superseded.
 const KEY_COUNT: u32 = 12;
 /// A value's producer, epoch and sequence.
@@ -20,12 +19,12 @@ const VALUE_SIZE_BYTES: usize = 10;
 
 /// The keyed partition with this number.
 pub fn partition(number: u64) -> PartitionId {
-    PartitionId::new(KEYED_FROM + number)
+    PartitionId::new(KEYED_MIN + number)
 }
 
 /// Whether a partition's values have keys, and only the last of each stays.
 pub fn is_keyed(partition: PartitionId) -> bool {
-    partition.get() >= KEYED_FROM
+    (KEYED_MIN..GROUPS.get()).contains(&partition.get())
 }
 
 /// The key of a value.

@@ -2,7 +2,8 @@
 //!
 //! Owns: the simulated world ([`world`]: network, disks, metadata log), what breaks it ([`faults`]),
 //! what uses it ([`workload`]), and what it promises ([`check`]). The code under test is the real
-//! one: stores, takeovers and leaders of `meridian-storage`, partitions of `meridian-gateway`.
+//! one: stores, takeovers and leaders of `meridian-storage`, partitions and coordinators of
+//! `meridian-broker`, the state machine and the supervisor of `meridian-consensus`.
 //!
 //! Never does: real time, real I/O, randomness that is not grown from the seed. The same seed gives
 //! the same trace, byte for byte ([`trace`]).
@@ -13,6 +14,7 @@ pub mod broker;
 pub mod check;
 pub mod command;
 pub mod cost;
+pub mod decisions;
 mod describe;
 pub mod desk;
 pub mod disk;
@@ -21,7 +23,6 @@ mod federation;
 pub mod keyed;
 pub mod link;
 pub mod matrix;
-pub mod metadata;
 #[cfg(feature = "mutations")]
 pub mod mutations;
 pub mod net;
@@ -34,6 +35,7 @@ pub mod scenarios;
 pub mod seat;
 pub mod sim;
 pub mod sourced;
+pub mod topics;
 pub mod trace;
 mod transactor;
 pub mod value;

@@ -18,9 +18,9 @@ use meridian_storage::mutation::Mutations;
 
 use crate::check::{Promise, Verdict, Violation};
 use crate::cost::{Bounds, Chore, Peaks};
-use crate::metadata::Class;
 use crate::objects::Trouble;
 use crate::sim::Sim;
+use crate::topics::Class;
 use crate::trace::Detail;
 use crate::world::{World, WorldConfig};
 
@@ -151,6 +151,7 @@ fn config(seed: u64, fault: Fault, mutations: Mutations) -> WorldConfig {
         is_asleep: false,
         foreign_count: 0,
         kept_count_min: KEPT_COUNT_MIN,
+        metadata_mutation: None,
         mirror_mutation: None,
         detail: Detail::Count,
     }
@@ -194,12 +195,11 @@ impl Matrix {
 
     fn run(mut self) -> Result<Made, Violation> {
         self.sim.world.set_chores(false);
+        self.sim.world.keep_leaders();
         self.go_on(SERVED)?;
-        let leader = self.sim.world.nodes[LEADER].id;
         for partition in self.sim.world.partitions.clone() {
-            self.sim.world.metadata.appoint(partition, leader);
+            self.sim.world.assign(partition, LEADER);
         }
-        self.sim.world.announce_metadata();
         self.go_on(CALM)?;
         let made = self.during()?;
         self.sim.heal()?;
@@ -297,7 +297,7 @@ impl Matrix {
     }
 
     fn slot(&self) -> Option<SlotConfig> {
-        self.sim.world.metadata.latest().group.slot(Slot::new(WIPED as u8)).copied()
+        self.sim.world.group().slot(Slot::new(WIPED as u8)).copied()
     }
 
     /// The life of the disk that is replaced.

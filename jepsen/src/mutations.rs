@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use meridian_consensus::mutation::Mutation as MetadataMutation;
 use meridian_mirror::mutation::Mutation as MirrorMutation;
 use meridian_storage::mutation::{Mutation, Mutations};
 
@@ -35,6 +36,8 @@ pub enum Method {
     Sizes(u64),
     /// By a directed schedule, which must end well only with every rule in force.
     Scenario(fn(Mutations) -> Verdict),
+    /// By a directed schedule for a rule of the metadata.
+    MetadataScenario(fn(Option<MetadataMutation>) -> Verdict),
     /// Not here: the simulator has no part of what it breaks, or hardly ever comes by it.
     Elsewhere,
 }
@@ -43,6 +46,11 @@ pub enum Method {
 pub fn method(broken: Broken) -> Method {
     match broken {
         Broken::Log(mutation) => method_of_log(mutation),
+        Broken::Metadata(MetadataMutation::LifeOutlivesSlot) => {
+            Method::MetadataScenario(scenarios::slot_that_comes_back)
+        }
+        Broken::Metadata(MetadataMutation::FilledCounts) => Method::Cold(20),
+        Broken::Metadata(_) => Method::Elsewhere,
         Broken::Mirror(MirrorMutation::BelieveAtOnce) => Method::Federation(120),
         Broken::Mirror(_) => Method::Federation(40),
     }
@@ -80,12 +88,13 @@ fn method_of_log(mutation: Mutation) -> Method {
         | Mutation::GroupsForgotten
         | Mutation::PositionsBeforeMarker
         | Mutation::PendingForgotten
-        | Mutation::PositionsUnconfirmed
         | Mutation::ExpiredWhilePending
         | Mutation::StartAboveStaged
         | Mutation::MarkerBeforeRecord
         | Mutation::ProducerIdReused
         | Mutation::TimeOutUnfenced => Method::Groups(20),
+        // A coordinator must be cut off from the others, and reached by members all the same.
+        Mutation::PositionsUnconfirmed => Method::Groups(60),
         Mutation::FenceNotPersisted | Mutation::LinkInDoubt | Mutation::WipedCounts => {
             Method::Seeds(60)
         }
@@ -106,7 +115,6 @@ fn method_of_log(mutation: Mutation) -> Method {
         Mutation::StaleConfigAccepted | Mutation::IncarnationIgnored => {
             Method::Scenario(scenarios::replaced_disk)
         }
-        Mutation::LifeOutlivesSlot => Method::Scenario(scenarios::slot_that_comes_back),
         Mutation::RepairUnchecked | Mutation::AbsenceIsProof | Mutation::ScrubForgetsFiles => {
             Method::Scenario(scenarios::bit_rot)
         }
@@ -187,6 +195,10 @@ pub fn hunt(mutation: Broken, thread_count: usize) -> Hunt {
         }
         Method::Scenario(scenario) => {
             let verdict = scenario(Broken::of_log(Some(mutation)));
+            verdict.err().map_or(Hunt::NotFound, Hunt::ByScenario)
+        }
+        Method::MetadataScenario(scenario) => {
+            let verdict = scenario(Broken::of_metadata(Some(mutation)));
             verdict.err().map_or(Hunt::NotFound, Hunt::ByScenario)
         }
         Method::Elsewhere => Hunt::NotFound,

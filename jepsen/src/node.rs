@@ -4,12 +4,13 @@
 //! network, and applies the metadata log in its own time.
 
 mod coordination;
+mod decided;
 mod following;
 mod links;
 mod requests;
 
+use self::decided::Decided;
 use self::following::Following;
-pub(crate) use self::links::topic_of;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,18 +19,20 @@ use std::time::Duration;
 use meridian_base::env::Instant;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::{Generation, LeaderEpoch};
-use meridian_base::topology::{GroupConfig, Slot};
+use meridian_base::topology::{Datacenter, GroupConfig, Rack, Slot};
 use meridian_broker::partition::{Marker, Ticket, Verification, VerifyError};
 use meridian_broker::replica::fences::Fences;
 use meridian_broker::replica::follow::FollowMessage;
 use meridian_broker::replica::slots::SlotWatches;
+use meridian_consensus::command::{Command, Proposal};
+use meridian_consensus::mutation::Mutation as MetadataMutation;
 use meridian_storage::journal::{DiskDone, DiskOp, OpenError};
 use meridian_storage::leader::Listed;
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::message::{
     FenceReadReply, Put, PutReply, PutResult, ReadReply, StorageMessage,
 };
-use meridian_storage::mutation::{Mutation, Mutations};
+use meridian_storage::mutation::Mutations;
 use meridian_storage::placement::SlotHealth;
 use meridian_storage::store::STORE_TAG;
 
@@ -37,10 +40,10 @@ use crate::broker::{Asker, Broker, BrokerOutput, ClientReply, Shown};
 use crate::desk::{Ask, MarkerOrigin, Told};
 use crate::disk::SimDisk;
 use crate::link::LinkPacket;
-use crate::metadata::{Entry, Owner, View};
 use crate::net::Endpoint;
 use crate::objects::{ObjectAnswer, ObjectRequest};
 use crate::seat::{Seat, SeatOutput, fresh_incarnation};
+use crate::topics::{Owner, class_of, mirror_of};
 use crate::workload::ClientRequest;
 
 /// How often a node looks its disk through for what is no more.
@@ -160,7 +163,11 @@ pub enum NodeOutput {
     RaiseEpoch(PartitionId, Generation, LeaderEpoch),
     /// The leader of this generation asks the object store.
     Objects(PartitionId, Generation, u64, ObjectRequest),
-    /// Producer ids are wanted of the metadata plane.
+    /// Propose this to the metadata log until it is decided.
+    Propose(Proposal),
+    /// Propose this too, as something new.
+    Reclaim(Command),
+    /// Producer ids are wanted of the metadata log.
     WantIds,
     /// Give me this packet again once I have heard of all that is decided by now (ReadIndex).
     Confirm(Endpoint, Box<Packet>),
@@ -189,8 +196,11 @@ pub struct Node {
     pub disk: SimDisk,
     /// Its store, while the node is up.
     pub seat: Option<Seat>,
-    /// What it has applied of the metadata log.
-    pub view: View,
+    decided: Decided,
+    /// Its datacenter and rack.
+    pub place: (Datacenter, Rack),
+    /// How many nodes there are; clients come after them.
+    node_count: usize,
     /// How many times it was started.
     pub boot: u64,
     mutations: Mutations,
@@ -203,8 +213,6 @@ pub struct Node {
     watches: SlotWatches,
     /// Whether its leaders do chores.
     has_chores: bool,
-    /// In how many datacenters a record must be before it is acknowledged.
-    pub datacenter_count_min: usize,
     brokers: BTreeMap<(PartitionId, Generation), Broker>,
     /// To be asked for, together.
     fences: Fences,
@@ -218,13 +226,20 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node that has never been started; `view` is the cluster as it was founded.
-    pub fn new(id: NodeId, disk: SimDisk, view: View, mutations: Mutations) -> Self {
+    /// A node that has never been started, in this datacenter and rack, of so many nodes.
+    pub fn new(
+        id: NodeId,
+        disk: SimDisk,
+        (place, node_count): ((Datacenter, Rack), usize),
+        (mutations, of_metadata): (Mutations, Option<MetadataMutation>),
+    ) -> Self {
         Self {
             id,
             disk,
             seat: None,
-            view,
+            decided: Decided::new(id, of_metadata),
+            place,
+            node_count,
             boot: 0,
             mutations,
             sizes: SizeLimits::SMALL,
@@ -232,7 +247,6 @@ impl Node {
             has_object_store: false,
             watches: SlotWatches::default(),
             has_chores: true,
-            datacenter_count_min: 1,
             brokers: BTreeMap::new(),
             fences: Fences::default(),
             following: Following::default(),
@@ -250,7 +264,7 @@ impl Node {
 
     /// The slot that the node fills, as far as it knows.
     pub fn slot(&self) -> Option<Slot> {
-        self.view.group.slot_of(self.id)
+        self.group()?.slot_of(self.id)
     }
 
     /// Starts the process: everything in memory is new, the disk is as the last process left it.
@@ -258,17 +272,11 @@ impl Node {
         self.boot += 1;
         self.next_tag = self.boot << 32;
         self.sweep_at = now;
-        // What is left of a block when its process ends is never used.
-        self.producer_ids = match self.view.producer_ids.get(&self.id) {
-            Some(block) if Mutation::ProducerIdReused.active(self.mutations) => block.clone(),
-            _ => 0..0,
-        };
+        self.begin_ids();
         let fresh = fresh_incarnation(self.id, self.boot);
-        let mut seat = Seat::open(self.id, &mut self.disk, fresh, (self.sizes, self.mutations))?;
-        let mut outputs = Vec::new();
-        seat.on_config(now, &self.view.group, &mut outputs);
-        self.seat = Some(seat);
-        self.carry_out_seat(outputs, out);
+        let sizes = (self.sizes, self.mutations);
+        self.seat = Some(Seat::open(self.id, &mut self.disk, fresh, sizes)?);
+        self.join(now, out);
         Ok(())
     }
 
@@ -303,93 +311,6 @@ impl Node {
         self.brokers.iter().map(|((partition, _), broker)| (*partition, broker))
     }
 
-    /// Applies one entry of the metadata log.
-    pub fn apply(&mut self, now: Instant, entry: &Entry, out: &mut Vec<NodeOutput>) {
-        let before = self.view.group.clone();
-        self.view.apply(entry);
-        match entry {
-            Entry::Appoint { partition, owner } => {
-                let replaced: Vec<(PartitionId, Generation)> = self
-                    .brokers
-                    .keys()
-                    .filter(|(led, generation)| led == partition && *generation < owner.generation)
-                    .copied()
-                    .collect();
-                for key in replaced {
-                    self.with_broker(now, key, out, |broker, _, out| broker.end(out));
-                    self.brokers.remove(&key);
-                }
-                if owner.node == self.id && !self.view.is_deleted(*partition, Mutations::NONE) {
-                    self.lead(now, *partition, *owner, out);
-                }
-            }
-            Entry::Group(group) => {
-                self.watches.adopt(&before, group);
-                self.adopt(now, group, out);
-                self.send_fences(out);
-                let mut outputs = Vec::new();
-                if let Some(seat) = &mut self.seat {
-                    seat.on_config(now, group, &mut outputs);
-                }
-                self.carry_out_seat(outputs, out);
-            }
-            Entry::Create(_) => {}
-            Entry::Delete(partition) => {
-                let led = self.brokers.keys().filter(|(led, _)| led == partition);
-                for key in led.copied().collect::<Vec<_>>() {
-                    self.with_broker(now, key, out, |broker, _, out| broker.end(out));
-                    self.brokers.remove(&key);
-                }
-                self.forget(now, *partition, out);
-            }
-            Entry::Class { partition, class } => {
-                let led = self.brokers.iter_mut().filter(|((led, _), _)| led == partition);
-                led.for_each(|(_, broker)| broker.convert(*class));
-            }
-            Entry::Mirror { partition, row } => {
-                let mutation = self.mirror_mutation;
-                let led = self.brokers.iter_mut().filter(|((led, _), _)| led == partition);
-                led.for_each(|(_, broker)| broker.follow(Some(*row), mutation));
-            }
-            Entry::ProducerIds { node, block } => {
-                if *node == self.id {
-                    self.producer_ids = block.clone();
-                }
-            }
-            Entry::Disk { node, boot, incarnation } => {
-                if *node == self.id && *boot == self.boot {
-                    let mut outputs = Vec::new();
-                    if let Some(seat) = &mut self.seat {
-                        seat.admit(now, *incarnation, &mut outputs);
-                    }
-                    self.carry_out_seat(outputs, out);
-                }
-            }
-        }
-    }
-
-    fn forget(&mut self, now: Instant, partition: PartitionId, out: &mut Vec<NodeOutput>) {
-        let mut outputs = Vec::new();
-        if let Some(seat) = &mut self.seat {
-            seat.forget(now, partition, &mut outputs);
-        }
-        self.carry_out_seat(outputs, out);
-    }
-
-    /// Frees what the disk has of partitions that are no more, now and then.
-    fn sweep_disk(&mut self, now: Instant, out: &mut Vec<NodeOutput>) {
-        if now < self.sweep_at || Mutation::ToldOnceOfDeletion.active(self.mutations) {
-            return;
-        }
-        self.sweep_at = now + SWEEP_EVERY;
-        let found = self.seat.as_ref().map(Seat::partitions).unwrap_or_default();
-        for partition in found {
-            if self.view.is_deleted(partition, self.mutations) {
-                self.forget(now, partition, out);
-            }
-        }
-    }
-
     /// Begins to take a partition over.
     pub fn lead(
         &mut self,
@@ -402,14 +323,16 @@ impl Node {
         if !self.is_up() || self.brokers.contains_key(&key) {
             return;
         }
-        let bounds = (self.sizes, self.datacenter_count_min);
-        let mut broker = Broker::new(partition, owner, bounds, self.mutations);
+        let Some(group) = self.group().cloned() else { return };
+        let metadata = self.metadata();
+        let topic = metadata.partition(partition).map(|it| it.topic);
+        let count_min = topic.map_or(1, |topic| metadata.datacenter_count_min(topic));
+        let mut broker = Broker::new(partition, owner, (self.sizes, count_min), self.mutations);
         broker.set_chores(self.has_chores);
-        broker.convert(self.view.class_of(partition));
+        broker.convert(class_of(metadata, partition));
         broker.set_object_store(self.has_object_store);
-        broker.follow(self.view.mirrors.get(&partition).copied(), self.mirror_mutation);
+        broker.follow(mirror_of(metadata, partition), self.mirror_mutation);
         self.brokers.insert(key, broker);
-        let group = self.view.group.clone();
         self.with_broker(now, key, out, |broker, health, out| {
             broker.begin(now, health, group, out)
         });
@@ -465,7 +388,7 @@ impl Node {
         message: StorageMessage,
         out: &mut Vec<NodeOutput>,
     ) {
-        let slot = self.view.group.slot_of(NodeId::new(from.0 as u32));
+        let slot = self.group().and_then(|group| group.slot_of(NodeId::new(from.0 as u32)));
         let Some(slot) = slot else { return self.on_storage_request(now, from, message, out) };
         match message {
             StorageMessage::PutReplies(replies) => {
@@ -684,12 +607,13 @@ impl Node {
                     self.send(slot, StorageMessage::FreeCopies(it), out);
                 }
                 BrokerOutput::Beacon(beacon) => {
-                    for slot in self.view.group.geometry.slots().iter() {
+                    let geometry = self.group().map(|group| group.geometry);
+                    for slot in geometry.into_iter().flat_map(|it| it.slots().iter()) {
                         self.send(slot, StorageMessage::Beacons(vec![beacon]), out);
                     }
                 }
                 BrokerOutput::Verify { ticket, producer, epoch } => {
-                    let coordinator = Endpoint(self.view.node_count + producer as usize);
+                    let coordinator = Endpoint(self.node_count + producer as usize);
                     let packet = Packet::Verify { partition, generation, ticket, epoch };
                     out.push(NodeOutput::Send(coordinator, packet));
                 }
@@ -757,7 +681,7 @@ impl Node {
     }
 
     fn send(&self, slot: Slot, message: StorageMessage, out: &mut Vec<NodeOutput>) {
-        if let Some(slot) = self.view.group.slot(slot) {
+        if let Some(slot) = self.group().and_then(|group| group.slot(slot)) {
             out.push(NodeOutput::Send(endpoint_of(slot.node), Packet::Storage(message)));
         }
     }

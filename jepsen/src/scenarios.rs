@@ -92,6 +92,7 @@ fn config(mutations: Mutations) -> WorldConfig {
         is_asleep: false,
         foreign_count: 0,
         kept_count_min: 0,
+        metadata_mutation: None,
         mirror_mutation: None,
         detail: Detail::Count,
     }
@@ -101,8 +102,7 @@ fn config(mutations: Mutations) -> WorldConfig {
 fn world(config: WorldConfig) -> Result<World, Violation> {
     let mut world = World::new(config)?;
     go_on(&mut world, Duration::from_secs(1))?;
-    world.metadata.appoint(PARTITION, world.nodes[0].id);
-    world.announce_metadata();
+    world.assign(PARTITION, 0);
     go_on(&mut world, Duration::from_secs(2))?;
     assert!(world.is_served(PARTITION), "a calm cluster serves");
     Ok(world)
@@ -137,8 +137,7 @@ fn restart_all(world: &mut World) -> Verdict {
         world.start_node(node)?;
     }
     go_on(world, Duration::from_secs(2))?;
-    world.metadata.appoint(PARTITION, world.nodes[1].id);
-    world.announce_metadata();
+    world.assign(PARTITION, 1);
     until(world, READ_WITHIN, "the partition is served", |world| world.is_served(PARTITION))
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use meridian_base::env::{Instant, Rng, SplitMix};
 use meridian_base::id::{Incarnation, NodeId, PartitionId};
 use meridian_base::topology::{GroupConfig, Slot};
+use meridian_consensus::state::MountedDisk;
 use meridian_storage::blob::BlobInfo;
 use meridian_storage::config::StoreConfig;
 use meridian_storage::journal::{DiskDone, DiskOp, Identity, OpenError};
@@ -46,6 +47,8 @@ const ASK_EVERY: Duration = Duration::from_millis(700);
 pub struct Seat {
     store: Store,
     admitted: bool,
+    /// The newest configuration that came before the mount was confirmed.
+    unconfirmed: Option<GroupConfig>,
     scrub_at: Instant,
     passes: u64,
 }
@@ -67,7 +70,8 @@ impl Seat {
             ..StoreConfig::small(node, fresh, SimDisk::CAPACITY_BYTES)
         };
         let store = Store::open(disk.contents(), config)?;
-        Ok(Self { store, admitted: false, scrub_at: Instant::ZERO, passes: 0 })
+        let (scrub_at, unconfirmed) = (Instant::ZERO, None);
+        Ok(Self { store, admitted: false, unconfirmed, scrub_at, passes: 0 })
     }
 
     /// Who the disk says it is.
@@ -80,11 +84,31 @@ impl Seat {
         self.store.scrub_status()
     }
 
-    /// The metadata plane knows of this mount, and that the disk is in this life from now on.
-    pub fn admit(&mut self, now: Instant, incarnation: Incarnation, out: &mut Vec<SeatOutput>) {
-        self.admitted = true;
+    /// The metadata knows of this mount, and that the disk is in this life from now on. Returns whether that is news.
+    pub fn confirm_mount(
+        &mut self,
+        now: Instant,
+        incarnation: Incarnation,
+        out: &mut Vec<SeatOutput>,
+    ) -> bool {
+        if std::mem::replace(&mut self.admitted, true) {
+            return false;
+        }
         if incarnation != self.identity().incarnation {
             self.step(now, StoreInput::Reincarnate(incarnation), out);
+        }
+        if let Some(config) = self.unconfirmed.take() {
+            self.step(now, StoreInput::Config(config), out);
+        }
+        true
+    }
+
+    /// The disk was given a slot, and begins a new life there, if it is this mount of it.
+    pub fn begin_life(&mut self, now: Instant, known: MountedDisk, out: &mut Vec<SeatOutput>) {
+        let own = self.identity();
+        let is_this_mount = known.mount_epoch.get() == own.mount_epoch;
+        if self.admitted && is_this_mount && known.incarnation > own.incarnation {
+            self.step(now, StoreInput::Reincarnate(known.incarnation), out);
         }
     }
 
@@ -122,9 +146,13 @@ impl Seat {
         self.step(now, StoreInput::Forget(partition), out);
     }
 
-    /// Takes a configuration from the metadata log.
+    /// Takes a configuration from the metadata log, which waits until the mount is confirmed.
     pub fn on_config(&mut self, now: Instant, group: &GroupConfig, out: &mut Vec<SeatOutput>) {
-        self.step(now, StoreInput::Config(group.clone()), out);
+        if self.admitted {
+            self.step(now, StoreInput::Config(group.clone()), out);
+        } else {
+            self.unconfirmed = Some(group.clone());
+        }
     }
 
     /// Does what is due.

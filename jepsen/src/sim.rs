@@ -13,16 +13,15 @@ use meridian_storage::mutation::Mutations;
 
 use crate::check::{Promise, Verdict, Violation};
 use crate::cost::Bounds;
-use crate::desk::is_internal;
 use crate::faults::Nemesis;
 use crate::federation;
-use crate::metadata::Class;
 use crate::report::{Counters, Report};
+use crate::topics::{Class, is_internal};
 use crate::trace::Detail;
 use crate::world::{Event, World, WorldConfig};
 use meridian_jepsen_runner::chance::Chance;
 
-/// How often the metadata plane looks for partitions without a leader.
+/// How often it is looked for partitions that are not served, or do not go on.
 const CONTROL_EVERY: Duration = Duration::from_millis(250);
 /// How long a partition may be without service before it gets another leader.
 const PATIENCE: Duration = Duration::from_millis(2_500);
@@ -121,6 +120,8 @@ pub struct SimConfig {
     pub duration: Duration,
     /// The broken rule, if any.
     pub mutations: Mutations,
+    /// The broken rule of the metadata, if any.
+    pub metadata_mutation: Option<meridian_consensus::mutation::Mutation>,
     /// The broken rule of mirrors, if any.
     pub mirror_mutation: Option<meridian_mirror::mutation::Mutation>,
     /// What is kept of every event.
@@ -131,8 +132,17 @@ impl SimConfig {
     /// A run of `duration` with every rule in force, which counts its events.
     pub fn new(seed: u64, workload: Workload, duration: Duration) -> Self {
         let (shape, mutations, detail) = (Shape::default(), Mutations::NONE, Detail::Count);
-        let mirror_mutation = None;
-        Self { seed, workload, shape, duration, mutations, mirror_mutation, detail }
+        let (metadata_mutation, mirror_mutation) = (None, None);
+        Self {
+            seed,
+            workload,
+            shape,
+            duration,
+            mutations,
+            metadata_mutation,
+            mirror_mutation,
+            detail,
+        }
     }
 
     pub(crate) fn world(self) -> WorldConfig {
@@ -157,6 +167,7 @@ impl SimConfig {
             is_asleep: false,
             foreign_count: 0,
             kept_count_min: if self.shape == Shape::Sizes { KEPT_COUNT_MIN } else { 0 },
+            metadata_mutation: self.metadata_mutation,
             mirror_mutation: self.mirror_mutation,
             detail: self.detail,
         };
@@ -216,6 +227,7 @@ impl Sim {
     /// From now on faults come.
     pub(crate) fn begin(&mut self) {
         self.world.schedule(Duration::ZERO, Event::Controller);
+        self.world.begin_supervision();
         self.world.schedule(Duration::from_secs(2), Event::Nemesis);
     }
 
@@ -377,20 +389,17 @@ impl Sim {
         Ok(())
     }
 
-    /// The metadata plane: a partition whose leader is gone, cut off or stuck gets another one.
+    /// A partition that is not served for long, though its leader lives, gets another one.
     fn control(&mut self) {
         self.world.schedule(CONTROL_EVERY, Event::Controller);
         for partition in self.world.partitions.clone() {
-            if self.world.is_served(partition) && !self.is_leader_unreachable(partition) {
+            if self.world.is_served(partition) {
                 self.unserved_since.remove(&partition);
                 continue;
             }
             let now = self.world.now;
             let since = *self.unserved_since.entry(partition).or_insert(now);
-            let never_led = !self.world.metadata.latest().owners.contains_key(&partition);
-            let gone =
-                self.is_leader_unreachable(partition) && now.since(since) >= 2 * CONTROL_EVERY;
-            if !never_led && !gone && now.since(since) < PATIENCE {
+            if now.since(since) < PATIENCE {
                 continue;
             }
             let candidates: Vec<usize> = (0..self.world.nodes.len())
@@ -403,19 +412,11 @@ impl Sim {
         }
     }
 
-    fn is_leader_unreachable(&self, partition: PartitionId) -> bool {
-        let owner = self.world.metadata.latest().owners.get(&partition);
-        owner.is_none_or(|owner| {
-            let node = owner.node.get() as usize;
-            !self.world.is_running(node) || !self.world.reaches_majority(node)
-        })
-    }
-
     /// What every partition and client is at, for a liveness report.
     pub(crate) fn state(&self) -> String {
         let world = &self.world;
         let partitions = world.partitions.iter().map(|partition| {
-            let owner = world.metadata.latest().owners.get(partition);
+            let owner = world.owner(*partition);
             let phase = owner.and_then(|owner| {
                 let node = &world.nodes[owner.node.get() as usize];
                 Some(node.broker(*partition, owner.generation)?.phase_name())
@@ -423,7 +424,7 @@ impl Sim {
             format!("{partition:?} {owner:?} {phase:?}")
         });
         let waiting: usize = world.clients.iter().map(|client| client.in_flight_count()).sum();
-        let group = &world.metadata.latest().group;
+        let group = world.group();
         format!(
             "{}; {waiting} batches unanswered; slots {:?}",
             partitions.collect::<Vec<_>>().join(", "),

@@ -5,17 +5,22 @@ mod applications;
 mod checks;
 mod copies;
 mod costs;
+mod founding;
 mod links;
 mod objects;
 mod ownership;
 mod processes;
 mod recreation;
+mod rests;
+mod supervision;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
-use meridian_base::id::{Incarnation, NodeId, PartitionId};
-use meridian_base::topology::{Geometry, Slot};
+use meridian_base::id::{NodeId, PartitionId};
+use meridian_base::topology::{Geometry, GroupConfig, Slot};
+use meridian_consensus::command::Proposal;
 use meridian_storage::journal::Lane;
 use meridian_storage::limits::SizeLimits;
 use meridian_storage::mutation::Mutations;
@@ -23,21 +28,21 @@ use meridian_storage::mutation::Mutations;
 use self::applications::Confirmed;
 pub(crate) use self::links::Abroad;
 use self::objects::{Answered, Arriving};
+use self::supervision::Supervision;
 use crate::application::Application;
 use crate::broker::ClientReply;
 use crate::check::{Checker, Verdict, Violation};
 use crate::cost::{Bounds, Cost};
+use crate::decisions::{Decisions, GROUP};
 use crate::describe::Words;
-use crate::desk::is_internal;
 use crate::disk::SimDisk;
 use crate::keyed;
-use crate::metadata::{self, Class, Metadata, Owner, View};
 use crate::net::{Endpoint, Network};
 use crate::node::{Node, NodeOutput, Packet, endpoint_of};
 use crate::objects::{SimObjects, Trouble};
 use crate::queue::Queue;
 use crate::report::Counters;
-use crate::seat::fresh_incarnation;
+use crate::topics::{self, Class, Owner, is_internal};
 use crate::trace::{Detail, Trace};
 use crate::workload::{Client, ClientRequest, Decision};
 use meridian_jepsen_runner::chance::Chance;
@@ -50,8 +55,6 @@ const SWEEP_OBJECTS_EVERY: Duration = Duration::from_secs(3);
 const FOLLOWED_PER_MILLE: u32 = 250;
 /// How often a node looks at what is due.
 const TICK_EVERY: Duration = Duration::from_millis(10);
-/// Number of a node's first process.
-const FIRST_BOOT: u64 = 1;
 /// How long a node takes to apply a metadata entry, at least.
 const APPLY_DELAY: Duration = Duration::from_millis(3);
 /// How long a node waits before it asks again for metadata that it can't reach.
@@ -100,6 +103,8 @@ pub struct WorldConfig {
     pub foreign_count: usize,
     /// How many of the newest records readers keep at least when they delete the others.
     pub kept_count_min: usize,
+    /// The broken rule of the metadata, if any.
+    pub metadata_mutation: Option<meridian_consensus::mutation::Mutation>,
     /// The broken rule of mirrors, if any.
     pub mirror_mutation: Option<meridian_mirror::mutation::Mutation>,
     /// What is kept of every event.
@@ -113,10 +118,12 @@ pub(crate) enum Event {
     DiskDone { node: usize, boot: u64, lane: Lane },
     Tick { node: usize, boot: u64 },
     Move { node: usize, boot: u64 },
-    ReportMount { node: usize, boot: u64 },
+    Propose { node: usize, boot: u64, proposal: Arc<Proposal> },
     ApplyMetadata { node: usize },
     Lead { node: usize, partition: PartitionId, owner: Owner },
     Appoint { partition: PartitionId, node: usize },
+    Beat { node: usize },
+    Heartbeat { from: usize, to: usize },
     ClientWake { client: usize, wake: u64 },
     ApplicationWake { application: usize, wake: u64 },
     Confirmed(Box<Confirmed>),
@@ -125,6 +132,7 @@ pub(crate) enum Event {
     Strike,
     Restart { node: usize },
     Resume { node: usize },
+    EndOfRest { node: usize },
     EndOfDiskFault { node: usize },
     ObjectArrives(Box<Arriving>),
     ObjectAnswered(Box<Answered>),
@@ -141,7 +149,9 @@ pub struct World {
     pub(crate) nodes: Vec<Node>,
     pub(crate) clients: Vec<Client>,
     pub(crate) applications: Vec<Application>,
-    pub(crate) metadata: Metadata,
+    pub(crate) decisions: Decisions,
+    supervision: Supervision,
+    geometry: Geometry,
     pub(crate) checker: Checker,
     pub(crate) cost: Cost,
     pub(crate) trace: Trace,
@@ -184,10 +194,7 @@ impl World {
         let datacenters = datacenters(&config, node_count, client_count + application_count);
         let network = Network::new(root.branch(), datacenters);
         let ids: Vec<NodeId> = (0..node_count as u32).map(NodeId::new).collect();
-        let incarnations: Vec<Incarnation> =
-            ids.iter().map(|id| fresh_incarnation(*id, FIRST_BOOT)).collect();
-        let founded = View::founded(geometry, &incarnations);
-        let nodes = ids.iter().map(|id| node(*id, &founded, &config, &mut root)).collect();
+        let nodes = ids.iter().map(|id| node(*id, node_count, &config, &mut root)).collect();
         let mut world = Self {
             now: Instant::from_micros(1_000_000),
             queue: Queue::default(),
@@ -196,7 +203,9 @@ impl World {
             nodes,
             clients: Vec::new(),
             applications: Vec::new(),
-            metadata: Metadata::new(founded, &incarnations),
+            decisions: Decisions::new(config.metadata_mutation),
+            supervision: Supervision::new(config.seed, node_count),
+            geometry,
             checker: Checker::new(),
             cost: Cost::new(config.bounds),
             trace: Trace::new(config.detail),
@@ -217,37 +226,45 @@ impl World {
             mutations: config.mutations,
         };
         world.add_clients(&config, &mut root);
-        if config.recreation_count > 0 {
-            world.create();
-            world.schedule(SWEEP_OBJECTS_EVERY, Event::SweepObjects);
-        }
-        if let Some(first) = config.classes.first() {
-            for partition in world.convertible() {
-                world.convert(partition, *first);
-            }
-        }
         if config.has_applications {
             world.add_applications(&mut root);
         }
-        for node in 0..node_count {
-            world.start_node(node)?;
+        world.found(&config)?;
+        if config.recreation_count > 0 {
+            world.create();
+            world.schedule(SWEEP_OBJECTS_EVERY, Event::SweepObjects);
         }
         Ok(world)
     }
 
     /// Shape of the cluster.
     pub(crate) fn geometry(&self) -> Geometry {
-        self.metadata.latest().group.geometry
+        self.geometry
+    }
+
+    /// The storage group, after every decision.
+    pub(crate) fn group(&self) -> &GroupConfig {
+        self.decisions.latest().group(GROUP).expect("the cluster is founded with its group")
+    }
+
+    /// Who owns a partition, after every decision.
+    pub(crate) fn owner(&self, partition: PartitionId) -> Option<Owner> {
+        topics::owner_of(self.decisions.latest(), partition)
+    }
+
+    /// How the records of a partition are put, after every decision.
+    pub(crate) fn class_of(&self, partition: PartitionId) -> Class {
+        topics::class_of(self.decisions.latest(), partition)
     }
 
     /// The node that fills a slot.
     pub(crate) fn node_of(&self, slot: Slot) -> usize {
-        self.metadata.latest().group.slots[slot.index()].node.get() as usize
+        self.group().slots[slot.index()].node.get() as usize
     }
 
     /// The slot that a node fills.
     pub(crate) fn slot_of(&self, node: usize) -> Option<Slot> {
-        self.metadata.latest().group.slot_of(self.nodes[node].id)
+        self.group().slot_of(self.nodes[node].id)
     }
 
     /// The partitions whose class may change.
@@ -278,7 +295,7 @@ impl World {
             self.add_producers_and_reader(partition, config, root);
         }
         let asleep = WorldConfig { is_asleep: true, ..*config };
-        for partition in (0..config.recreation_count as u64).map(metadata::recreated) {
+        for partition in (0..config.recreation_count as u64).map(topics::recreated) {
             self.add_producers_and_reader(partition, &asleep, root);
         }
     }
@@ -353,59 +370,50 @@ impl World {
                 self.schedule(TICK_EVERY, Event::Tick { node, boot });
                 self.with_node(node, |node, now, out| node.tick(now, out))
             }
-            Event::Move { node, boot } => {
-                self.move_files(node, boot);
-                Ok(())
-            }
-            Event::ReportMount { node, boot } => {
-                self.report_mount(node, boot);
-                Ok(())
-            }
             Event::ApplyMetadata { node } => self.apply_metadata(node),
             Event::Lead { node, partition, owner } => {
                 self.trace.event(self.now, format_args!("N{node} acts on a lost {partition:?}"));
                 self.with_node(node, |node, now, out| node.lead(now, partition, owner, out))
-            }
-            Event::Appoint { partition, node } => {
-                self.appoint(partition, node);
-                Ok(())
-            }
-            Event::ClientWake { client, wake } => {
-                if self.wakes[client] == wake {
-                    self.client_acts(client);
-                }
-                Ok(())
             }
             Event::ApplicationWake { application, wake } => {
                 self.application_acts(application, wake)
             }
             Event::Confirmed(question) => self.confirmed(*question),
             Event::Restart { node } => self.start_node(node),
-            Event::Resume { node } => {
-                self.resume_node(node);
+            Event::ObjectAnswered(answered) => self.object_answered(*answered),
+            event => {
+                self.come_about(event);
                 Ok(())
             }
+        }
+    }
+
+    /// Carries out what shows nothing that could break a promise.
+    fn come_about(&mut self, event: Event) {
+        match event {
+            Event::Move { node, boot } => self.move_files(node, boot),
+            Event::Propose { node, boot, proposal } => self.propose(node, boot, proposal),
+            Event::Appoint { partition, node } => self.appoint(partition, node),
+            Event::Beat { node } => self.beat(node),
+            Event::Heartbeat { from, to } => self.heartbeat(from, to),
+            Event::ClientWake { client, wake } if self.wakes[client] == wake => {
+                self.client_acts(client);
+            }
+            Event::Resume { node } => self.resume_node(node),
+            Event::EndOfRest { node } => self.end_rest(node),
             Event::EndOfDiskFault { node } => {
                 self.nodes[node].disk.set_slowdown(1);
                 self.nodes[node].disk.set_full(false);
                 self.trace.event(self.now, format_args!("N{node} disk is itself again"));
-                Ok(())
             }
-            Event::ObjectArrives(request) => {
-                self.object_arrives(&request);
-                Ok(())
-            }
-            Event::ObjectAnswered(answered) => self.object_answered(*answered),
+            Event::ObjectArrives(request) => self.object_arrives(&request),
             Event::SweepObjects => {
                 self.schedule(SWEEP_OBJECTS_EVERY, Event::SweepObjects);
                 self.sweep_objects();
-                Ok(())
             }
-            Event::EndOfObjectTrouble => {
-                self.objects.set_trouble(Trouble::LITTLE);
-                Ok(())
-            }
-            Event::Controller | Event::Nemesis | Event::Strike => Ok(()),
+            Event::EndOfObjectTrouble => self.objects.set_trouble(Trouble::LITTLE),
+            // Those who drive the world carry out the others.
+            _ => {}
         }
     }
 
@@ -416,10 +424,11 @@ impl World {
             Event::DiskDone { node, .. }
             | Event::Tick { node, .. }
             | Event::Move { node, .. }
-            | Event::ReportMount { node, .. } => *node,
+            | Event::Propose { node, .. } => *node,
             Event::Confirmed(question) => question.node,
             Event::ObjectAnswered(answered) => answered.node,
             Event::ApplyMetadata { node } | Event::Lead { node, .. } => *node,
+            Event::Heartbeat { to, .. } => *to,
             _ => return Some(event),
         };
         match self.paused.get_mut(node) {
@@ -519,6 +528,11 @@ impl World {
                 NodeOutput::Objects(partition, generation, number, request) => {
                     self.ask_objects(node, (partition, generation), number, request);
                 }
+                NodeOutput::Propose(proposal) => self.propose_soon(node, Arc::new(proposal)),
+                NodeOutput::Reclaim(command) => {
+                    let proposal = self.decisions.proposal(command);
+                    self.propose_soon(node, proposal);
+                }
                 NodeOutput::WantIds => self.give_producer_ids(node),
                 NodeOutput::Confirm(from, packet) => self.confirm(node, from, packet),
             }
@@ -546,7 +560,7 @@ impl World {
         let from = self.clients[client].endpoint;
         let guide = self.chance.below(self.nodes.len());
         for (partition, request, what) in action.requests {
-            let owner = self.nodes[guide].view.owners.get(&partition);
+            let owner = self.nodes[guide].owner(partition);
             if let Some(leader) = owner.map(|owner| owner.node) {
                 self.counters.operation_count += 1;
                 let is_read =
@@ -592,14 +606,15 @@ fn datacenters(config: &WorldConfig, node_count: usize, client_count: usize) -> 
 }
 
 /// A node that has never been started.
-fn node(id: NodeId, founded: &View, config: &WorldConfig, root: &mut Chance) -> Node {
+fn node(id: NodeId, node_count: usize, config: &WorldConfig, root: &mut Chance) -> Node {
     let disk = match config.is_tiered {
         true => SimDisk::tiered(root.branch(), config.mutations),
         false => SimDisk::new(root.branch()),
     };
-    let mut node = Node::new(id, disk, founded.clone(), config.mutations);
+    let place = founding::place_of(config.geometry, id);
+    let mutations = (config.mutations, config.metadata_mutation);
+    let mut node = Node::new(id, disk, (place, node_count), mutations);
     node.sizes = config.sizes;
-    node.datacenter_count_min = config.datacenter_count_min;
     node.mirror_mutation = config.mirror_mutation;
     node.has_object_store = config.classes.contains(&Class::Objects);
     node

@@ -57,7 +57,7 @@ fn no_seed_breaks_a_promise_of_records_in_parts() {
         assert_eq!(report.violation, None, "sim replay {seed} --time 60s --shape block-4-2");
         assert!(report.counters.acknowledged_count > 500, "{report:?}");
         assert!(report.counters.decoded_count > 20, "{report:?}");
-        assert!(report.counters.conversion_count >= 3, "{report:?}");
+        assert!(report.counters.conversion_count >= 1, "{report:?}");
     }
 }
 

@@ -14,7 +14,6 @@ pub enum Mutation {
     WipedCounts,
     StaleConfigAccepted,
     IncarnationIgnored,
-    LifeOutlivesSlot,
     AckOutOfOrder,
     PutQuorumIsTwoDatacenters,
     FenceQuorumIsPutQuorum,
@@ -128,7 +127,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// Every mutation of the rules of the log and of coordinators, in a fixed order.
-    pub const ALL: [Self; 59] = [
+    pub const ALL: [Self; 58] = [
         Self::NoFence,
         Self::FenceNotPersisted,
         Self::SplitFenceRead,
@@ -137,7 +136,6 @@ impl Mutation {
         Self::WipedCounts,
         Self::StaleConfigAccepted,
         Self::IncarnationIgnored,
-        Self::LifeOutlivesSlot,
         Self::AckOutOfOrder,
         Self::PutQuorumIsTwoDatacenters,
         Self::FenceQuorumIsPutQuorum,
@@ -310,7 +308,6 @@ impl Mutation {
             Self::WipedCounts => "S4: an empty disk answers as if it were whole",
             Self::StaleConfigAccepted => "S1: a put under an old group configuration is stored",
             Self::IncarnationIgnored => "L1: acks of a disk's former life count",
-            Self::LifeOutlivesSlot => "S7: a disk that is given a slot goes on in the life it had",
             Self::AckOutOfOrder => "L1: a step is acknowledged before the steps below it",
             Self::PutQuorumIsTwoDatacenters => {
                 "L1: one copy in each of two datacenters (racks) is enough"

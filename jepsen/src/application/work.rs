@@ -11,7 +11,8 @@ use meridian_jepsen_runner::chance::Chance;
 
 use super::{Character, Fact};
 use crate::broker::ClientReply;
-use crate::desk::{Ask, GROUPS, OfTransaction, Position, TRANSACTIONS, Told};
+use crate::desk::{Ask, OfTransaction, Position, Told};
+use crate::topics::{GROUPS, TRANSACTIONS};
 use crate::value::{Batch, Kind, Value};
 
 /// After this long the coordinator aborts what its producer has not ended.

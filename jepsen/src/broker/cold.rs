@@ -29,8 +29,8 @@ use meridian_storage::placement::SlotHealth;
 
 use super::{Asker, Broker, BrokerOutput, ClientReply, FETCH_SIZE_BYTES_MAX, Shown, Waiter};
 use crate::cost::Chore;
-use crate::metadata::Class;
 use crate::read::{Purpose, answers};
+use crate::topics::Class;
 use crate::value::PlacedBatch;
 
 /// Records that must be hot before some of them are packed.

@@ -20,8 +20,8 @@ use meridian_storage::placement::SlotHealth;
 use super::source::raw_batches;
 use super::{Broker, BrokerOutput, RawBatch, Shown, Waiter};
 use crate::link::{LinkAsker, LinkPacket, Peer};
-use crate::metadata::MirrorRow;
 use crate::read::{Purpose, answers};
+use crate::topics::MirrorRow;
 
 /// How long a partition rests whose own log did not take or give something.
 const RESTART_AFTER: Duration = Duration::from_millis(200);

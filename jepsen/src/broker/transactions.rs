@@ -12,8 +12,8 @@ use meridian_storage::placement::SlotHealth;
 use super::{
     Asker, Broker, BrokerOutput, ClientReply, Coordinate, FETCH_SIZE_BYTES_MAX, Shown, Waiter,
 };
-use crate::desk::PRODUCER_ID_MIN;
 use crate::read::Purpose;
+use crate::topics::PRODUCER_ID_MIN;
 use crate::value::{Batch, Kind, PlacedBatch};
 
 /// What a reader of committed records gets.

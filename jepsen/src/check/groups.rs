@@ -17,7 +17,8 @@ use meridian_broker::transaction::{Phase, Producer, Transactions};
 use self::record::Noted;
 use super::{Checker, Promise, TransactionId, Verdict, violation};
 use crate::application::Fact;
-use crate::desk::{GROUPS, Piece};
+use crate::desk::Piece;
+use crate::topics::GROUPS;
 
 /// A group and one of its partitions.
 type Place = (&'static str, u32);

@@ -11,8 +11,6 @@ use meridian_mirror::rows::Stage;
 
 use super::{ABROAD, Federation, HOME};
 use crate::check::{Promise, Verdict, Violation};
-use crate::metadata::MirrorRow;
-use crate::node::topic_of;
 use crate::value::Value;
 use crate::world::{Abroad, World};
 
@@ -97,21 +95,21 @@ impl Federation {
             let partition = promotion.partition;
             match promotion.step {
                 Step::Planned(at) if at <= self.now => {
-                    let owner = world.metadata.latest().owners.get(&partition);
+                    let owner = world.owner(partition);
                     let Some(latest) = owner.map(|owner| owner.leader_epoch) else { continue };
                     // Its leader may be late to hear of it.
                     if self.chance.per_mille(LATE_PER_MILLE) {
                         let leader = owner.map_or(0, |owner| owner.node.get() as usize);
                         world.metadata_lag[leader] = self.chance.around(LATE);
                     }
-                    set_stage(world, partition, Stage::Promoting);
+                    world.mirror(partition, Stage::Promoting);
                     let epoch_floor = if is_unfenced {
                         LeaderEpoch::new(latest.get() - 1)
                     } else {
                         world.fence_mirror(partition);
                         latest
                     };
-                    set_stage(world, partition, Stage::Detached { epoch_floor });
+                    world.mirror(partition, Stage::Detached { epoch_floor });
                     promotion.step = Step::Detached(epoch_floor);
                     world.ask_to_abort(partition, epoch_floor);
                 }
@@ -137,7 +135,7 @@ impl Federation {
             for client in world.clients.iter_mut().filter(|it| it.partition == partition) {
                 client.give_up();
             }
-            set_stage(world, partition, Stage::Mirroring);
+            world.mirror(partition, Stage::Mirroring);
             world.fence_mirror(partition);
         }
     }
@@ -211,7 +209,7 @@ impl Federation {
             return;
         }
         promotion.step = Step::Promoted { end, by };
-        set_stage(&mut abroad.world, partition, Stage::Promoted { epoch_floor });
+        abroad.world.mirror(partition, Stage::Promoted { epoch_floor });
         let of_partition = |world: &World| -> Vec<usize> {
             let clients = world.clients.iter().enumerate();
             let producers = clients.filter(|(_, it)| it.partition == partition && it.is_producer());
@@ -223,8 +221,4 @@ impl Federation {
             abroad.world.wake_client(here, Duration::from_millis(1));
         }
     }
-}
-
-fn set_stage(world: &mut World, partition: PartitionId, stage: Stage) {
-    world.mirror(partition, MirrorRow { source: partition, topic: topic_of(partition), stage });
 }

@@ -8,8 +8,9 @@ use meridian_storage::mutation::Mutation;
 
 use super::{Node, NodeOutput, Packet, endpoint_of};
 use crate::broker::Coordinate;
-use crate::desk::{Ask, MarkerOrigin, TRANSACTIONS, TransactionWaiter};
+use crate::desk::{Ask, MarkerOrigin, TransactionWaiter};
 use crate::net::Endpoint;
+use crate::topics::TRANSACTIONS;
 
 impl Node {
     /// Takes a packet for a coordinator, or of one.
@@ -114,7 +115,7 @@ impl Node {
 
     /// Sends a packet to whoever leads `partition`, as far as this node knows.
     fn send_to_leader(&self, partition: PartitionId, packet: Packet, out: &mut Vec<NodeOutput>) {
-        let owner = self.view.owners.get(&partition);
+        let owner = self.owner(partition);
         out.extend(owner.map(|owner| NodeOutput::Send(endpoint_of(owner.node), packet)));
     }
 }

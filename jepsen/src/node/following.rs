@@ -71,7 +71,7 @@ impl Node {
         fetch: Fetch,
         out: &mut Vec<NodeOutput>,
     ) {
-        let owner = self.view.owners.get(&partition).copied();
+        let owner = self.owner(partition);
         let Some(owner) = owner.filter(|owner| owner.node != self.id) else {
             return answer(fetch, ClientReply::Retry, out);
         };
@@ -136,7 +136,7 @@ impl Node {
         out: &mut Vec<NodeOutput>,
     ) {
         let (Source::Log(request) | Source::Clean { read: request, .. }) = source else { return };
-        let (slow, group) = (self.watches.slow_to_read(now), &self.view.group);
+        let (slow, Some(group)) = (self.watches.slow_to_read(now), self.group()) else { return };
         let order = reading_order(group, group.slot_of(self.id), slow, None);
         let mut outputs = Vec::new();
         let read = BlobRead::begin(request, order, slow, now, &mut outputs);

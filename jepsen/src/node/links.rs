@@ -1,16 +1,12 @@
 //! A node as one end of a link: what comes from the other cluster, and to whom it goes here.
 
 use meridian_base::env::Instant;
-use meridian_base::id::{PartitionId, TopicId};
+use meridian_base::id::PartitionId;
 use meridian_mirror::partition::{Failure, NoView, SourceView};
 
 use super::{Node, NodeOutput};
 use crate::link::{LinkPacket, Peer};
-
-/// The topic of a partition that was never created anew.
-pub(crate) fn topic_of(partition: PartitionId) -> TopicId {
-    TopicId::new(u128::from(partition.get()))
-}
+use crate::topics::topic_of;
 
 impl Node {
     pub(super) fn on_link(&mut self, now: Instant, packet: LinkPacket, out: &mut Vec<NodeOutput>) {
@@ -45,7 +41,7 @@ impl Node {
     /// What this node knows of a partition and its leader.
     fn found(&self, partition: PartitionId) -> Result<(SourceView, Peer), NoView> {
         let leaderless = || NoView::Unreachable("it has no leader".to_owned());
-        let owner = self.view.owners.get(&partition).ok_or_else(leaderless)?;
+        let owner = self.owner(partition).ok_or_else(leaderless)?;
         let topic = topic_of(partition);
         let view = SourceView {
             topic,

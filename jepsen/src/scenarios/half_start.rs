@@ -38,8 +38,7 @@ pub fn half_start(mutations: Mutations) -> Verdict {
 }
 
 fn appoint(world: &mut World, node: usize) {
-    world.metadata.appoint(PARTITION, world.nodes[node].id);
-    world.announce_metadata();
+    world.assign(PARTITION, node);
 }
 
 #[cfg(test)]

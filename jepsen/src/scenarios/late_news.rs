@@ -17,8 +17,7 @@ pub fn late_news(mutations: Mutations) -> Verdict {
     let mut world = world(WorldConfig { recreation_count: 2, ..config(mutations) })?;
     world.metadata_lag[1..].fill(LATE);
     world.recreate();
-    let (created, _) = world.metadata.latest().recreated;
-    let partition = created.expect("just now");
+    let partition = world.recreated().expect("just now");
     lead(&mut world, partition, 0)?;
     write(&mut world)?;
     world.stop_node(0);
@@ -28,8 +27,7 @@ pub fn late_news(mutations: Mutations) -> Verdict {
 }
 
 fn lead(world: &mut World, partition: PartitionId, node: usize) -> Verdict {
-    world.metadata.appoint(partition, world.nodes[node].id);
-    world.announce_metadata();
+    world.assign(partition, node);
     until(world, READ_WITHIN, "the topic is served", |world| world.is_served(partition))
 }
 

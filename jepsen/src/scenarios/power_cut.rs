@@ -33,8 +33,7 @@ pub fn power_cut(mutations: Mutations) -> Verdict {
             world.start_node(node)?;
         }
         go_on(&mut world, Duration::from_secs(1))?;
-        world.metadata.appoint(PARTITION, world.nodes[round % node_count].id);
-        world.announce_metadata();
+        world.assign(PARTITION, round % node_count);
         go_on(&mut world, Duration::from_secs(3))?;
     }
     Ok(())

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use meridian_base::topology::{Slot, SlotState};
+use meridian_consensus::mutation::Mutation as MetadataMutation;
 use meridian_storage::mutation::Mutations;
 
 use super::{PARTITION, READ_WITHIN, config, go_on, read_all, until, world};
@@ -57,7 +58,7 @@ fn an_ack_of_before(world: &mut World, replace: impl Fn(&mut World) -> Verdict) 
     replace(world)?;
     go_on(world, Duration::from_secs(8))?;
     let slot = Slot::new(REPLACED as u8);
-    let config = world.metadata.latest().group.slot(slot).copied();
+    let config = world.group().slot(slot).copied();
     assert_eq!(config.map(|config| config.state), Some(SlotState::Good), "the new disk has synced");
 
     world.network.mend_one_way(Endpoint(LEADER), Endpoint(THIRD));
@@ -68,8 +69,7 @@ fn an_ack_of_before(world: &mut World, replace: impl Fn(&mut World) -> Verdict) 
         world.stop_node(lost);
     }
     world.network.heal();
-    world.metadata.appoint(PARTITION, world.nodes[HEIR].id);
-    world.announce_metadata();
+    world.assign(PARTITION, HEIR);
     go_on(world, Duration::from_secs(4))?;
     if world.is_served(PARTITION) {
         return Ok(());
@@ -81,8 +81,9 @@ fn an_ack_of_before(world: &mut World, replace: impl Fn(&mut World) -> Verdict) 
 /// The slot goes to a spare, which answers a takeover, and comes back to the disk that had acked before, while
 /// the leader hears of nothing. When it reaches a slot in the third datacenter, which the takeover has not fenced,
 /// the ack of before the moves must not complete its quorum: the spare has said that there is no such record.
-pub fn slot_that_comes_back(mutations: Mutations) -> Verdict {
-    let mut world = world(WorldConfig { spare_count: 1, ..config(mutations) })?;
+pub fn slot_that_comes_back(metadata_mutation: Option<MetadataMutation>) -> Verdict {
+    let calm = config(Mutations::NONE);
+    let mut world = world(WorldConfig { spare_count: 1, metadata_mutation, ..calm })?;
     for peer in (0..world.nodes.len()).filter(|peer| ![LEADER, REPLACED].contains(peer)) {
         cut(&mut world, peer);
     }
@@ -92,8 +93,7 @@ pub fn slot_that_comes_back(mutations: Mutations) -> Verdict {
 
     move_slot(&mut world, SPARE)?;
     cut_between(&mut world, HEIR, THIRD);
-    world.metadata.appoint(PARTITION, world.nodes[HEIR].id);
-    world.announce_metadata();
+    world.assign(PARTITION, HEIR);
     until(&mut world, READ_WITHIN, "the partition is served", |world| world.is_served(PARTITION))?;
     move_slot(&mut world, REPLACED)?;
 
@@ -110,7 +110,7 @@ fn move_slot(world: &mut World, to: usize) -> Verdict {
     let slot = Slot::new(REPLACED as u8);
     assert!(world.replace(slot, world.nodes[to].id), "all slots are good");
     until(world, READ_WITHIN, "the disk has synced", |world| {
-        let config = world.metadata.latest().group.slot(slot).copied();
+        let config = world.group().slot(slot).copied();
         config.is_some_and(|config| config.state == SlotState::Good)
     })
 }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_ack_of_before_two_moves_does_not_count() {
-        assert_eq!(slot_that_comes_back(Mutations::NONE), Ok(()));
+        assert_eq!(slot_that_comes_back(None), Ok(()));
     }
 
     #[cfg(feature = "mutations")]

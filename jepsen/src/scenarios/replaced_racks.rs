@@ -7,7 +7,7 @@ use meridian_storage::mutation::Mutations;
 
 use super::{PARTITION, config, go_on, read_all, restart_all, until, world, write};
 use crate::check::{Promise, Verdict, Violation};
-use crate::metadata::Class;
+use crate::topics::Class;
 use crate::world::{World, WorldConfig};
 
 /// Several batches wait for slow disks at a time, so that blobs are large enough for parts.
@@ -47,8 +47,7 @@ pub fn replaced_racks(mutations: Mutations) -> Verdict {
 }
 
 fn state_of(world: &World, node: usize) -> Option<SlotState> {
-    let group = &world.metadata.latest().group;
-    group.slot(Slot::new(node as u8)).map(|slot| slot.state)
+    world.group().slot(Slot::new(node as u8)).map(|slot| slot.state)
 }
 
 #[cfg(test)]

@@ -3,16 +3,19 @@
 
 use std::time::Duration;
 
+use meridian_base::position::{Generation, LeaderEpoch};
+use meridian_consensus::command::{Command, LeaderAssignment};
 use meridian_storage::mutation::Mutations;
 
 use super::{PARTITION, config, go_on, world};
 use crate::check::{Promise, Verdict, Violation};
-use crate::metadata::Owner;
-use crate::world::{Event, World};
+use crate::world::World;
 
 /// The node that leads, and the one that should not.
 const LEADER: usize = 0;
-const RIVAL: usize = 4;
+const RIVAL: usize = 5;
+/// Longer than it takes them to notice.
+const LATE: Duration = Duration::from_secs(20);
 
 /// A second node leads under the first one's generation, both under load. It is as it should be if
 /// the second leader stops because a key holds other bytes.
@@ -29,15 +32,18 @@ pub fn shared_generation(mutations: Mutations) -> Verdict {
 }
 
 fn two_leaders(world: &mut World) -> Verdict {
-    // The first generation has nothing to take over: it shows an empty log, and a later one asks the slots.
-    let owner = world.metadata.appoint(PARTITION, world.nodes[LEADER].id);
-    world.announce_metadata();
+    let expected = world.owner(PARTITION).map_or(Generation::NONE, |owner| owner.generation);
+    // Half of the cluster does not hear of it, and then goes by a log in which another one leads.
+    let half: Vec<usize> = (1..world.nodes.len()).step_by(2).collect();
+    half.iter().for_each(|node| world.metadata_lag[*node] = LATE);
+    world.assign(PARTITION, LEADER);
     go_on(world, Duration::from_secs(2))?;
-    let rival = Owner { node: world.nodes[RIVAL].id, ..owner };
-    world.schedule(Duration::ZERO, Event::Lead { node: RIVAL, partition: PARTITION, owner });
-    // Half of the cluster sends its clients to the second leader.
-    for node in world.nodes.iter_mut().step_by(2) {
-        node.view.owners.insert(PARTITION, rival);
+    let (partition, epoch_floor) = (PARTITION, LeaderEpoch::UNKNOWN);
+    let leader = world.nodes[RIVAL].id;
+    let assignment = LeaderAssignment { partition, expected, leader, epoch_floor };
+    let rival = world.decisions.proposal(Command::AssignLeaders(vec![assignment]));
+    for node in half {
+        world.with_node(node, |node, now, out| node.apply(now, &rival, out))?;
     }
     for _ in 0..10 {
         world.rouse_producers();

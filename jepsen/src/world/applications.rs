@@ -8,9 +8,10 @@ use super::{APPLY_DELAY, Event, World};
 use crate::application::{Application, Character};
 use crate::broker::Asker;
 use crate::check::Verdict;
-use crate::desk::{GROUPS, TRANSACTIONS, Told, is_internal};
+use crate::desk::Told;
 use crate::net::Endpoint;
 use crate::node::{Packet, endpoint_of};
+use crate::topics::{GROUPS, TRANSACTIONS, is_internal};
 
 const PLAIN: Character = Character {
     group: "classic",
@@ -43,12 +44,12 @@ pub(super) const CHARACTERS: [Character; 12] = [
     EXACT_OLD_CONSUMER,
 ];
 
-/// A question that a node may answer once it has applied so many decisions.
+/// A question that a node may answer once it has applied all that was decided when it came.
 #[derive(Clone, Debug)]
 pub(crate) struct Confirmed {
     pub(super) node: usize,
     boot: u64,
-    decided_count: usize,
+    decided: u64,
     from: Endpoint,
     packet: Box<Packet>,
 }
@@ -78,7 +79,7 @@ impl World {
         if let Some(question) = question {
             let from = self.applications[application].endpoint;
             let guide = self.chance.below(self.nodes.len());
-            let owner = self.nodes[guide].view.owners.get(&question.to);
+            let owner = self.nodes[guide].owner(question.to);
             if let Some(leader) = owner.map(|owner| owner.node) {
                 self.counters.operation_count += 1;
                 let asker = Asker { client: from, request: question.number };
@@ -127,20 +128,20 @@ impl World {
         if !self.reaches_majority(node) {
             return;
         }
-        let decided_count = self.metadata.latest().applied_count;
+        let decided = self.decisions.last_index();
         let boot = self.nodes[node].boot;
         let delay = self.chance.around(APPLY_DELAY);
-        let question = Confirmed { node, boot, decided_count, from, packet };
+        let question = Confirmed { node, boot, decided, from, packet };
         self.schedule(delay, Event::Confirmed(Box::new(question)));
     }
 
     /// It has heard how far; it answers when it has come that far.
     pub(super) fn confirmed(&mut self, question: Confirmed) -> Verdict {
-        let Confirmed { node, boot, decided_count, .. } = question;
+        let Confirmed { node, boot, decided, .. } = question;
         if !self.nodes[node].is_up() || self.nodes[node].boot != boot {
             return Ok(());
         }
-        if self.nodes[node].view.applied_count < decided_count {
+        if self.nodes[node].applied_index() < decided {
             self.schedule(APPLY_DELAY, Event::Confirmed(Box::new(question)));
             return Ok(());
         }
@@ -172,7 +173,7 @@ impl World {
         let mut internal = self.partitions.iter().filter(|partition| is_internal(**partition));
         self.applications.iter().all(Application::is_idle)
             && internal.all(|partition| {
-                let owner = self.metadata.latest().owners.get(partition);
+                let owner = self.owner(*partition);
                 owner.is_some_and(|owner| {
                     let node = &self.nodes[owner.node.get() as usize];
                     let broker = node.broker(*partition, owner.generation);

@@ -30,7 +30,7 @@ impl World {
     /// What all slots hold of what is committed, or what is wrong with it; nothing is said while a
     /// slot is not well, as one whose disk has yet to sync.
     pub(crate) fn held(&self) -> Result<Option<Held>, String> {
-        let group = &self.metadata.latest().group;
+        let group = self.group();
         let is_well = |slot: Slot| {
             let is_good = group.slot(slot).is_some_and(|slot| slot.state == SlotState::Good);
             is_good && self.nodes[self.node_of(slot)].seat.is_some()
@@ -51,8 +51,8 @@ impl World {
     }
 
     fn add_held(&self, partition: PartitionId, held: &mut Held) -> Result<(), String> {
-        let group = &self.metadata.latest().group;
-        let owner = self.metadata.latest().owners.get(&partition);
+        let group = self.group();
+        let owner = self.owner(partition);
         let broker = owner.and_then(|owner| {
             self.nodes[owner.node.get() as usize].broker(partition, owner.generation)
         });

@@ -3,13 +3,14 @@
 use meridian_base::id::PartitionId;
 use meridian_base::position::{Generation, LeaderEpoch, Offset};
 use meridian_mirror::partition::{NoView, Status};
+use meridian_mirror::rows::Stage;
 
 use super::World;
 use crate::broker::{Broker, RawBatch};
 use crate::link::{LinkPacket, Peer};
-use crate::metadata::MirrorRow;
 use crate::net::Endpoint;
 use crate::node::{Packet, endpoint_of};
+use crate::topics::set_stage;
 use crate::value::Value;
 
 /// What whoever has both clusters has to take from one.
@@ -69,10 +70,9 @@ impl World {
     }
 
     /// Makes a partition a mirror, or moves it to another stage.
-    pub(crate) fn mirror(&mut self, partition: PartitionId, row: MirrorRow) {
-        self.trace.event(self.now, format_args!("metadata: {partition:?} {row:?}"));
-        self.metadata.mirror(partition, row);
-        self.announce_metadata();
+    pub(crate) fn mirror(&mut self, partition: PartitionId, stage: Stage) {
+        let result = self.decide(set_stage(self.decisions.latest(), partition, stage));
+        self.trace.event(self.now, format_args!("metadata: {partition:?} {stage:?}: {result:?}"));
     }
 
     /// A mirror's leader takes on its source's epoch: with the next generation, unless there is one already.
@@ -83,28 +83,23 @@ impl World {
         generation: Generation,
         epoch: LeaderEpoch,
     ) {
-        let owner = self.metadata.latest().owners.get(&partition);
-        let is_owner = owner.is_some_and(|owner| owner.generation == generation);
+        let is_owner = self.owner(partition).is_some_and(|it| it.generation == generation);
         if is_owner && self.reaches_majority(node) {
-            let (id, epoch_floor) = (self.nodes[node].id, LeaderEpoch::new(epoch.get() - 1));
-            let owner = self.metadata.appoint_above(partition, id, epoch_floor);
-            self.counters.appointment_count += 1;
-            self.trace.event(self.now, format_args!("metadata: {partition:?} {owner:?}, raised"));
-            self.announce_metadata();
+            let epoch_floor = LeaderEpoch::new(epoch.get() - 1);
+            self.assign_above(partition, self.nodes[node].id, epoch_floor);
         }
     }
 
     /// Gives a mirror that is being promoted a new generation, whose epoch is above all that it had.
     pub(crate) fn fence_mirror(&mut self, partition: PartitionId) {
-        let Some(owner) = self.metadata.latest().owners.get(&partition).copied() else { return };
-        self.metadata.appoint_above(partition, owner.node, owner.leader_epoch);
-        self.counters.appointment_count += 1;
-        self.announce_metadata();
+        if let Some(owner) = self.owner(partition) {
+            self.assign_above(partition, owner.node, owner.leader_epoch);
+        }
     }
 
     /// Asks the leader of a mirror that is being promoted to abort what is open.
     pub(crate) fn ask_to_abort(&mut self, partition: PartitionId, above: LeaderEpoch) {
-        let Some(owner) = self.metadata.latest().owners.get(&partition) else { return };
+        let Some(owner) = self.owner(partition) else { return };
         let to = endpoint_of(owner.node);
         let from = Endpoint(self.chance.below(self.nodes.len()));
         self.send(from, to, Packet::AbortOpen { partition, above });
@@ -126,7 +121,7 @@ impl World {
     }
 
     pub(super) fn newest_broker(&self, partition: PartitionId) -> Option<&Broker> {
-        let owner = self.metadata.latest().owners.get(&partition)?;
+        let owner = self.owner(partition)?;
         self.nodes[owner.node.get() as usize].broker(partition, owner.generation)
     }
 }

@@ -5,8 +5,8 @@ use meridian_base::position::Generation;
 
 use super::{Event, World};
 use crate::check::Verdict;
-use crate::metadata::Class;
 use crate::objects::{Fate, ObjectAnswer, ObjectRequest};
+use crate::topics::Class;
 
 /// A request on its way. It arrives even if who sent it dies.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl World {
             return None;
         }
         self.convertible().into_iter().find_map(|partition| {
-            let Some(owner) = self.metadata.latest().owners.get(&partition) else {
+            let Some(owner) = self.owner(partition) else {
                 return Some(format!("{partition:?} has no leader"));
             };
             let broker = self.nodes[owner.node.get() as usize].broker(partition, owner.generation);
@@ -123,7 +123,7 @@ impl World {
             return;
         };
         for partition in self.objects.partitions() {
-            if !self.nodes[node].view.is_deleted(partition, self.mutations) {
+            if !self.nodes[node].knows_deleted(partition) {
                 continue;
             }
             for point in self.objects.of(partition).into_keys() {

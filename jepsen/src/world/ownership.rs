@@ -1,11 +1,17 @@
 //! The metadata plane of the world: mounts, appointments, and each node's late view of them.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_base::env::Instant;
-use meridian_base::id::{NodeId, PartitionId};
+use meridian_base::id::{Incarnation, NodeId, PartitionId};
+use meridian_base::position::LeaderEpoch;
 use meridian_base::topology::{Slot, SlotSet};
+use meridian_consensus::command::{Command, ConfigResource, LeaderAssignment, Proposal};
+use meridian_consensus::error::Refusal;
+use meridian_consensus::lifecycle::plan_replacement;
+use meridian_consensus::state::Decision;
 use meridian_storage::erasure::Code;
 use meridian_storage::message::CommitMark;
 use meridian_storage::mutation::Mutation;
@@ -13,21 +19,15 @@ use meridian_storage::mutation::Mutation;
 use super::{APPLY_AGAIN_AFTER, APPLY_DELAY, Event, World};
 use crate::broker::Broker;
 use crate::check::Verdict;
-use crate::metadata::{Class, Entry};
 use crate::net::Endpoint;
 use crate::seat::SeatOutput;
+use crate::topics::{Class, Owner, topic_of};
 
 impl World {
     /// The metadata plane hears what a store says of its disk.
     pub(super) fn on_seat_report(&mut self, node: usize, report: SeatOutput) {
         match report {
-            SeatOutput::Synced(incarnation) => {
-                let id = self.nodes[node].id;
-                if self.reaches_majority(node) && self.metadata.synced(id, incarnation) {
-                    self.trace.event(self.now, format_args!("N{node} disk: synced {incarnation}"));
-                    self.announce_metadata();
-                }
-            }
+            SeatOutput::Synced(incarnation) => self.report_synced(node, incarnation),
             SeatOutput::Failed(reason) => {
                 self.trace.event(self.now, format_args!("N{node} disk: {reason}"));
                 self.stop_node(node);
@@ -38,73 +38,121 @@ impl World {
         }
     }
 
-    /// Tells the metadata plane which disk a process has mounted.
-    pub(super) fn report_mount(&mut self, node: usize, boot: u64) {
-        let mounted = &self.nodes[node];
-        let Some(seat) = mounted.seat.as_ref().filter(|_| mounted.boot == boot) else { return };
-        let (identity, id) = (seat.identity(), mounted.id);
-        if !self.reaches_majority(node) {
-            self.schedule(APPLY_AGAIN_AFTER, Event::ReportMount { node, boot });
+    /// Its disk has synced. What is lost on its way, or refused, is said again.
+    fn report_synced(&mut self, node: usize, incarnation: Incarnation) {
+        let filled = self.nodes[node].metadata().slot_filled_by(self.nodes[node].id);
+        let Some((group, slot)) = filled.filter(|_| self.reaches_majority(node)) else { return };
+        let result = self.decide(Command::SlotSynced { group, slot, incarnation });
+        self.trace.event(
+            self.now,
+            format_args!("N{node} disk: synced {incarnation}: {:?}", result.err()),
+        );
+    }
+
+    /// A node proposes something, and does so again until it is decided.
+    pub(super) fn propose_soon(&mut self, node: usize, proposal: Arc<Proposal>) {
+        let boot = self.nodes[node].boot;
+        self.schedule(APPLY_DELAY, Event::Propose { node, boot, proposal });
+    }
+
+    /// What a process proposes comes to the leader of the metadata log, if there is one for it.
+    pub(super) fn propose(&mut self, node: usize, boot: u64, proposal: Arc<Proposal>) {
+        if !self.nodes[node].is_up() || self.nodes[node].boot != boot {
             return;
         }
-        self.trace.event(self.now, format_args!("N{node} mounted {identity:?}"));
-        self.metadata.mounted(id, boot, identity);
+        if !self.reaches_majority(node) {
+            self.schedule(APPLY_AGAIN_AFTER, Event::Propose { node, boot, proposal });
+            return;
+        }
+        let command = &proposal.command;
+        self.trace.event(self.now, format_args!("N{node} boot {boot} proposes {command:?}"));
+        // A node hears of a refusal as it applies the entry.
+        let _applied_there = self.decide_as(proposal);
+    }
+
+    /// Decides something, of which every node hears in its own time.
+    pub(crate) fn decide(&mut self, command: Command) -> Result<Decision, Refusal> {
+        let proposal = self.decisions.proposal(command);
+        self.decide_as(proposal)
+    }
+
+    fn decide_as(&mut self, proposal: Arc<Proposal>) -> Result<Decision, Refusal> {
+        let result = self.decisions.decide(proposal);
+        if let Ok(Decision::Assigned { assigned_count, .. }) = result {
+            self.counters.appointment_count += u64::from(assigned_count);
+        }
         self.announce_metadata();
+        result
     }
 
     /// A node that the metadata plane hears gets producer ids, once it hears of it.
     pub(super) fn give_producer_ids(&mut self, node: usize) {
         let id = self.nodes[node].id;
-        let is_on_its_way = self
-            .metadata
-            .entries_after(self.nodes[node].view.applied_count)
-            .iter()
-            .any(|entry| matches!(entry, Entry::ProducerIds { node, .. } if *node == id));
+        let is_on_its_way =
+            self.decisions.after(self.nodes[node].applied_index()).iter().any(|proposal| {
+                matches!(proposal.command, Command::AllocateProducerIds { node } if node == id)
+            });
         if self.reaches_majority(node) && !is_on_its_way {
-            self.metadata.allocate_producer_ids(id);
-            self.announce_metadata();
+            let result = self.decide(Command::AllocateProducerIds { node: id });
+            self.trace.event(self.now, format_args!("N{node} producer ids: {result:?}"));
         }
+    }
+
+    /// Gives a partition a new leader, whose epoch is above this one and all before.
+    pub(crate) fn assign_above(
+        &mut self,
+        partition: PartitionId,
+        leader: NodeId,
+        epoch_floor: LeaderEpoch,
+    ) -> Option<Owner> {
+        let expected = self.owner(partition)?.generation;
+        let assignment = LeaderAssignment { partition, expected, leader, epoch_floor };
+        let result = self.decide(Command::AssignLeaders(vec![assignment]));
+        self.trace.event(self.now, format_args!("metadata: {assignment:?}: {result:?}"));
+        self.owner(partition)
+    }
+
+    /// Gives a partition a new leader.
+    pub(crate) fn assign(&mut self, partition: PartitionId, node: usize) -> Option<Owner> {
+        self.assign_above(partition, self.nodes[node].id, LeaderEpoch::UNKNOWN)
     }
 
     /// Appoints a leader. Now and then the proposal is lost and another node is appointed under the
     /// same generation: a node that acts before the entry is applied shares it (rule T1).
     pub(crate) fn appoint(&mut self, partition: PartitionId, node: usize) {
-        if self.is_deleted(partition) {
-            return;
-        }
+        let Some(present) = self.owner(partition) else { return };
         let lost_proposal = self.chance.per_mille(200);
         let heir = self.chance.below(self.nodes.len());
-        let id = self.nodes[node].id;
         if lost_proposal && Mutation::ActBeforeApplied.active(self.mutations) {
-            let owner = self.metadata.next_owner(partition, id);
+            let owner = Owner {
+                generation: present.generation.next(),
+                leader_epoch: present.leader_epoch.next(),
+                node: self.nodes[node].id,
+            };
             self.schedule(APPLY_DELAY, Event::Lead { node, partition, owner });
         }
-        let appointed = if lost_proposal { self.nodes[heir].id } else { id };
-        let owner = self.metadata.appoint(partition, appointed);
-        self.counters.appointment_count += 1;
-        let generation = owner.generation;
-        self.trace
-            .event(self.now, format_args!("metadata: {partition:?} {generation} to {appointed:?}"));
-        self.announce_metadata();
+        self.assign(partition, if lost_proposal { heir } else { node });
     }
 
     /// Has the records of a partition put in another way, once its leader hears of it.
     pub(crate) fn convert(&mut self, partition: PartitionId, class: Class) {
-        self.trace.event(self.now, format_args!("metadata: {partition:?} to {class:?}"));
         self.counters.conversion_count += 1;
-        self.metadata.convert(partition, class);
-        self.announce_metadata();
+        let (resource, changes) =
+            (ConfigResource::Topic(topic_of(partition)), vec![class.config()]);
+        let result = self.decide(Command::SetConfigs { resource, changes });
+        self.trace
+            .event(self.now, format_args!("metadata: {partition:?} to {class:?}: {result:?}"));
     }
 
     /// Gives a slot to a spare, if it may have it.
     pub(crate) fn replace(&mut self, slot: Slot, to: NodeId) -> bool {
-        let is_replaced = self.metadata.replace(slot, to, self.mutations);
-        if is_replaced {
-            self.trace.event(self.now, format_args!("metadata: {slot:?} to {to:?}"));
-            self.counters.replacement_count += 1;
-            self.announce_metadata();
-        }
-        is_replaced
+        let from = self.group().slots[slot.index()].node;
+        let planned = plan_replacement(self.decisions.latest(), from, Some(to));
+        let Ok(command) = planned else { return false };
+        let result = self.decide(command);
+        self.trace.event(self.now, format_args!("metadata: {slot:?} to {to:?}: {result:?}"));
+        self.counters.replacement_count += u64::from(result.is_ok());
+        result.is_ok()
     }
 
     /// Every node hears of new entries in its own time.
@@ -123,9 +171,8 @@ impl World {
             self.schedule(APPLY_AGAIN_AFTER, Event::ApplyMetadata { node });
             return Ok(());
         }
-        let entries = self.metadata.entries_after(self.nodes[node].view.applied_count).to_vec();
-        for entry in &entries {
-            self.with_node(node, |node, now, out| node.apply(now, entry, out))?;
+        for proposal in self.decisions.after(self.nodes[node].applied_index()).to_vec() {
+            self.with_node(node, |node, now, out| node.apply(now, &proposal, out))?;
         }
         Ok(())
     }
@@ -158,7 +205,7 @@ impl World {
     pub(crate) fn codes(&self) -> impl Iterator<Item = Code> {
         let may_be = move |code: Code| {
             self.convertible().into_iter().any(|partition| {
-                let packs = self.metadata.latest().class_of(partition) == Class::Cold(code);
+                let packs = self.class_of(partition) == Class::Cold(code);
                 packs || self.newest_broker(partition).is_none_or(|it| it.may_have_stripes_of(code))
             })
         };
@@ -176,11 +223,10 @@ impl World {
     /// Whether its leader runs and reaches slots, there and back, that may be all it needs: a fence quorum that counts, in
     /// as many datacenters as each record must be in.
     pub(crate) fn could_go_on(&self, partition: PartitionId) -> bool {
-        let latest = self.metadata.latest();
-        let Some(owner) = latest.owners.get(&partition) else { return false };
+        let Some(owner) = self.owner(partition) else { return false };
         let leader = owner.node.get() as usize;
-        let reached: SlotSet = latest
-            .group
+        let reached: SlotSet = self
+            .group()
             .good_slots()
             .iter()
             .filter(|slot| self.reaches_well(leader, self.node_of(*slot)))
@@ -191,9 +237,14 @@ impl World {
             && datacenters.collect::<BTreeSet<_>>().len() >= self.datacenter_count_min
     }
 
+    /// The highest mount epoch seen of the node's disk.
+    pub(crate) fn mount_epoch(&self, node: NodeId) -> u64 {
+        self.decisions.latest().disk(node).map_or(0, |disk| disk.mount_epoch.get())
+    }
+
     /// Whether a node fills a slot that counts.
     pub(crate) fn is_good(&self, node: usize) -> bool {
-        let good = self.metadata.latest().group.good_slots();
+        let good = self.group().good_slots();
         self.slot_of(node).is_some_and(|slot| good.contains(slot))
     }
 

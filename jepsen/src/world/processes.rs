@@ -48,7 +48,6 @@ impl World {
             self.schedule(TICK_EVERY, Event::Move { node, boot });
         }
         self.schedule(TICK_EVERY, Event::Tick { node, boot });
-        self.schedule(APPLY_DELAY, Event::ReportMount { node, boot });
         let delay = self.chance.around(APPLY_DELAY);
         self.schedule(delay, Event::ApplyMetadata { node });
         Ok(())

@@ -1,23 +1,36 @@
 //! A topic that is deleted, and created anew under its name, while everything else goes on.
 
 use meridian_base::id::PartitionId;
+use meridian_consensus::command::Command;
 use meridian_storage::mutation::Mutations;
 
 use super::World;
 use crate::check::{Promise, Verdict, Violation};
-use crate::metadata::is_recreated;
+use crate::topics::{RECREATED_MIN, is_deleted, is_recreated, topic_of};
 
 impl World {
     /// Whether the topic can be deleted and created anew.
     pub(crate) fn is_recreatable(&self) -> bool {
-        self.metadata.latest().recreated.1 < self.recreation_count
+        let lives = RECREATED_MIN..RECREATED_MIN + self.recreation_count;
+        lives.contains(&self.next_recreated())
+    }
+
+    /// The id that its next partition has.
+    fn next_recreated(&self) -> u64 {
+        self.decisions.latest().topics_version().0 + 1
+    }
+
+    /// The partition of the topic, if it is there.
+    pub(crate) fn recreated(&self) -> Option<PartitionId> {
+        self.partitions.iter().copied().find(|partition| is_recreated(*partition))
     }
 
     /// Deletes the topic, and creates it anew. Its clients of before give up, and others begin.
     pub(crate) fn recreate(&mut self) {
-        if let (Some(partition), _) = self.metadata.latest().recreated {
-            self.trace.event(self.now, format_args!("metadata: {partition:?} is deleted"));
-            self.metadata.delete(partition);
+        if let Some(partition) = self.recreated() {
+            let result = self.decide(Command::DeleteTopic { topic: topic_of(partition) });
+            self.trace
+                .event(self.now, format_args!("metadata: {partition:?} is deleted: {result:?}"));
             self.partitions.retain(|it| *it != partition);
             self.clients
                 .iter_mut()
@@ -29,22 +42,21 @@ impl World {
     }
 
     pub(super) fn create(&mut self) {
-        let partition = self.metadata.create();
-        self.trace.event(self.now, format_args!("metadata: {partition:?} is created"));
+        let partition = PartitionId::new(self.next_recreated());
+        let class = self.chance.pick(self.classes);
+        self.create_topic(partition, class);
+        self.announce_metadata();
+        self.trace.event(self.now, format_args!("metadata: {partition:?} is created: {class:?}"));
         self.partitions.push(partition);
         self.clients
             .iter_mut()
             .filter(|client| client.partition == partition)
             .for_each(crate::workload::Client::begin);
-        let class = self.chance.pick(self.classes);
-        if let Some(class) = class {
-            self.convert(partition, class);
-        }
     }
 
     /// Whether the topic of a partition was deleted.
     pub(crate) fn is_deleted(&self, partition: PartitionId) -> bool {
-        self.metadata.latest().is_deleted(partition.hot(), Mutations::NONE)
+        is_deleted(self.decisions.latest(), partition.hot(), Mutations::NONE)
     }
 
     /// All that was read of the topic was written since it was created.
