@@ -4,12 +4,11 @@ mod closed;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use meridian_gateway::config::{ConfigError, NodeConfig};
-use meridian_runtime::descriptors;
 use meridian_runtime::folder::restrict_what_is_made;
 use meridian_runtime::tls::{ListenerCertificate, NodeIdentity, TlsError};
+use meridian_runtime::{clock, descriptors};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -142,7 +141,7 @@ fn check(path: &Path) -> Result<String, Failure> {
     let unusable = |error: TlsError| Failure::Invalid(format!("{}: {error}", path.display()));
     if let (Some(folder), Some(cluster)) = (&config.tls, &config.cluster) {
         let identity = NodeIdentity::load(folder).map_err(unusable)?;
-        identity.check(config.node, cluster, SystemTime::now()).map_err(unusable)?;
+        identity.check(config.node, cluster, clock::wall_time()).map_err(unusable)?;
     }
     for listener in &config.listeners {
         if let Some(files) = &listener.certificate {
