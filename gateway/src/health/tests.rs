@@ -302,7 +302,7 @@ fn clocks_peers_and_certificates_are_seen() {
     let found = of_listener(47);
     assert_eq!(names(&found), ["listener_certificate_ends"]);
     assert_eq!(found[0].to_string(), "the certificate of listener secure ends in 47 hours");
-    assert!(found[0].mend().contains("[listener.secure]"));
+    assert!(found[0].mend().contains("the files of listener secure"));
     let found = of_listener(0);
     let listener_ended = ("listener_certificate_ended", Severity::Stops);
     assert_eq!((found[0].name(), found[0].severity()), listener_ended);
