@@ -152,7 +152,8 @@ mod tests {
         ) {
             let mut headroom = Headroom::new(75);
             let share = share_taken(&mut headroom, 0..60_000, full_bytes_per_ms, blob_size_bytes);
-            prop_assert!((0.70..0.85).contains(&share), "{share}");
+            // The longest blobs take a quarter of a second on the slowest way: a measurement sees few of them.
+            prop_assert!((0.70..0.87).contains(&share), "{share}");
         }
     }
 
