@@ -9,6 +9,7 @@ use std::time::Duration;
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::Offset;
 use meridian_broker::coordination::lag::LagClock;
+use meridian_consensus::command::FeatureLevel;
 use tokio::task::JoinSet;
 
 use super::coordinator::GroupCoordinator;
@@ -159,6 +160,14 @@ impl Front {
         let mut by_leader: BTreeMap<NodeId, BTreeSet<PartitionId>> = BTreeMap::new();
         for Position { partition, leader, .. } in positions {
             by_leader.entry(*leader).or_default().insert(*partition);
+        }
+        {
+            // One of an earlier build would not understand the question.
+            let metadata = self.broker.metadata();
+            by_leader.retain(|leader, _| {
+                let known = metadata.node(*leader);
+                known.is_some_and(|it| it.registration.feature_level_max >= FeatureLevel::TOKENS)
+            });
         }
         let mut asking = JoinSet::new();
         for (leader, partitions) in by_leader {

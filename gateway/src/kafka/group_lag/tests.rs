@@ -42,7 +42,8 @@ fn lag(samples: &[NamedSample], name: &str, group: &str) -> Option<f64> {
 
 #[tokio::test]
 async fn groups_are_behind_by_what_their_partitions_have_more() {
-    let front = front_of(&FakeBroker::single(), quick_config());
+    let broker = FakeBroker::single();
+    let front = front_of(&broker, quick_config());
     front.serve_peers();
     let mut client = TestClient::connect(&front);
     client.create_topic("t", 2).await;
@@ -52,6 +53,10 @@ async fn groups_are_behind_by_what_their_partitions_have_more() {
     commit(&mut client, "far", &[1, 0]).await;
     commit(&mut client, "done\n", &[4, 2]).await;
     let mut clock = LagClock::default();
+    front.look_at_lags(&mut clock).await;
+    assert_eq!(lag(&front.named_samples(), "meridian_group_lag_records", "far"), None);
+    // Leaders of an earlier build are not asked.
+    broker.register(1, FeatureLevel::LATEST);
     front.look_at_lags(&mut clock).await;
     front.look_at_lags(&mut clock).await;
     let samples = front.named_samples();
