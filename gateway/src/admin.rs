@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use meridian_consensus::command::Liveness;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
@@ -56,6 +56,8 @@ pub struct AdminBindError {
 pub(crate) struct Admin {
     node: Arc<Node>,
     front: Arc<Front>,
+    /// One page of metrics is made at a time.
+    rendering: Mutex<()>,
     is_joined: AtomicBool,
 }
 
@@ -70,7 +72,8 @@ pub(crate) struct AdminServer {
 
 impl Admin {
     pub(crate) fn new(node: Arc<Node>, front: Arc<Front>) -> Arc<Self> {
-        Arc::new(Self { node, front, is_joined: AtomicBool::new(false) })
+        let is_joined = AtomicBool::new(false);
+        Arc::new(Self { node, front, is_joined, rendering: Mutex::default() })
     }
 
     /// Where to listen, if that is configured.
@@ -83,15 +86,24 @@ impl Admin {
         self.is_joined.store(true, Ordering::Relaxed);
     }
 
+    /// All metrics. Many names take a while: not on a thread that serves clients.
+    async fn metrics(&self) -> Option<Bytes> {
+        let _alone = self.rendering.lock().await;
+        let (node, front) = (Arc::clone(&self.node), Arc::clone(&self.front));
+        let render = move || metrics::render(&Snapshot::take(&node, &front));
+        tokio::task::spawn_blocking(render).await.ok()
+    }
+
     async fn page(&self, asked: &Asked, peer: SocketAddr) -> Page {
         if let Some(refusal) = self.refusal(asked, peer).await {
             return refusal;
         }
         match asked.path.as_str() {
             "/" => Page::ok(TEXT, INDEX.into()),
-            "/metrics" => {
-                Page::ok(PROMETHEUS, metrics::render(&Snapshot::take(&self.node, &self.front)))
-            }
+            "/metrics" => match self.metrics().await {
+                Some(text) => Page::ok(PROMETHEUS, text),
+                None => Page::new(Status::Unavailable, TEXT, "the node is going down\n".into()),
+            },
             "/health" => self.health(),
             "/status" => json(self.node.answer("cluster.status").await),
             "/node" => json(self.node.answer("node.status").await),

@@ -132,7 +132,7 @@ pub struct Front {
     access_rules: Arc<access::AccessRules>,
     freshness: access::Freshness,
     /// Bounds the passwords that are checked at once: each takes a processor for milliseconds.
-    logins: Semaphore,
+    logins: Arc<Semaphore>,
     failures: login::Failures,
     shapes: users::Shapes,
     usage: usage::Usage,
@@ -175,7 +175,7 @@ impl Front {
             link_grants: access::LinkGrants::default(),
             access_rules: Arc::default(),
             freshness: access::Freshness::default(),
-            logins: Semaphore::new(PASSWORD_COUNT_MAX),
+            logins: Arc::new(Semaphore::new(PASSWORD_COUNT_MAX)),
             failures: login::Failures::default(),
             shapes: users::Shapes::default(),
         })

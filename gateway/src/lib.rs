@@ -31,4 +31,4 @@ use {meridian_client as client, meridian_runtime as runtime};
 
 pub use admin::AdminBindError;
 pub use kafka::first_start::{FirstStart, FirstStartError};
-pub use start::{RunningNode, StartError, start};
+pub use start::{RunningNode, StartError, check, start};

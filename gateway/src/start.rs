@@ -30,9 +30,10 @@ use crate::broker::Broker;
 use crate::cluster_time::ClusterTime;
 use crate::config::{FrontConfig, NodeConfig};
 use crate::context::NodeContext;
-use crate::kafka::first_start::FirstStartError;
+use crate::kafka::first_start::{FirstStart, FirstStartError};
 use crate::kafka::{
-    Front, LinkServer, LinkServerError, Server, ServerError, TokenIssuerError, Verifier,
+    Front, LinkServer, LinkServerError, Server, ServerError, TokenIssuer, TokenIssuerError,
+    Verifier,
 };
 use crate::log::{BudgetLimits, LogSettings, Logs, StoreFailure, StoreListener};
 use crate::meta::{EventSender, Events, Meta, MetaSettings, ProposeError};
@@ -161,6 +162,21 @@ impl RunningNode {
 /// Boxed, because the crate that polls a future compiles it: the binary would compile the whole node again.
 pub fn start(config: NodeConfig) -> BoxFuture<'static, Result<RunningNode, StartError>> {
     Box::pin(start_and_join(config))
+}
+
+/// Reads the files that a configuration names, as a start does; changes nothing.
+pub fn check(config: &NodeConfig) -> Result<(), StartError> {
+    if let (Some(folder), Some(cluster)) = (&config.tls, &config.cluster) {
+        NodeIdentity::load(folder)?.check(config.node, cluster, clock::wall_time())?;
+    }
+    secret_key::find(config)?;
+    config.first_start.as_deref().map(FirstStart::load).transpose()?;
+    for listener in &config.listeners {
+        listener.certificate.as_ref().map(ListenerCertificate::load).transpose()?;
+        listener.oauth.as_ref().map(TokenIssuer::load).transpose()?;
+    }
+    config.admin_certificate.as_ref().map(ListenerCertificate::load).transpose()?;
+    Ok(())
 }
 
 fn fresh_request_id(rng: &mut SplitMix) -> RequestId {

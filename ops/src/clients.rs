@@ -71,12 +71,20 @@ struct Which {
     /// Only those with this client id, as `client list` shows it
     #[arg(long, value_name = "ID")]
     client_id: Option<String>,
-    /// Only those of this principal, such as User:shop
-    #[arg(long)]
+    /// Only those of this principal, such as User:shop; a name alone is a user's
+    #[arg(long, value_parser = principal)]
     principal: Option<String>,
     /// Only those from this address, or from this address and port
     #[arg(long)]
     address: Option<String>,
+}
+
+fn principal(text: &str) -> Result<String, String> {
+    match text {
+        "" => Err("a principal looks like User:alice".to_owned()),
+        name if !name.contains(':') => Ok(format!("User:{name}")),
+        text => Ok(text.to_owned()),
+    }
 }
 
 /// A connection, as its node reports it.

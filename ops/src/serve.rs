@@ -6,9 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use meridian_gateway::config::{ConfigError, NodeConfig};
+use meridian_runtime::descriptors;
 use meridian_runtime::folder::restrict_what_is_made;
-use meridian_runtime::tls::{ListenerCertificate, NodeIdentity, TlsError};
-use meridian_runtime::{clock, descriptors};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -45,7 +44,7 @@ pub(crate) struct Serve {
     #[arg(long)]
     worker_threads: Option<usize>,
     /// Read the configuration file and what it names, say what it makes, and end: nothing is changed or started
-    #[arg(long, requires = "config")]
+    #[arg(long, conflicts_with_all = ["data", "listen", "advertise", "insecure"])]
     check: bool,
     /// End with the process of this id, which must have started this one
     #[arg(long, hide = true)]
@@ -60,7 +59,12 @@ pub(crate) fn run(serve: &Serve) -> Result<Exit, Failure> {
     if let Some(parent) = serve.parent {
         sys::die_with_parent(parent).map_err(Failure::system("the watch over the parent"))?;
     }
-    if let (true, Some(path)) = (serve.check, &serve.config) {
+    if serve.check {
+        let Some(path) = &serve.config else {
+            return Err(Failure::Invalid(
+                "name the file that is to be checked: --config FILE --check".to_owned(),
+            ));
+        };
         output::text(&check(path)?)?;
         return Ok(Exit::Ok);
     }
@@ -135,19 +139,11 @@ fn configuration(path: &Path) -> Result<NodeConfig, Failure> {
     })
 }
 
-/// What a configuration file makes, if it can be used. The certificates that it names are read.
+/// What a configuration file makes, if it can be used.
 fn check(path: &Path) -> Result<String, Failure> {
     let config = configuration(path)?;
-    let unusable = |error: TlsError| Failure::Invalid(format!("{}: {error}", path.display()));
-    if let (Some(folder), Some(cluster)) = (&config.tls, &config.cluster) {
-        let identity = NodeIdentity::load(folder).map_err(unusable)?;
-        identity.check(config.node, cluster, clock::wall_time()).map_err(unusable)?;
-    }
-    for listener in &config.listeners {
-        if let Some(files) = &listener.certificate {
-            ListenerCertificate::load(files).map_err(unusable)?;
-        }
-    }
+    let unusable = |error| Failure::Invalid(format!("{}: {error}", path.display()));
+    meridian_gateway::check(&config).map_err(unusable)?;
     let mut lines = vec![
         format!("{} can be used", path.display()),
         format!("node {} in {}, rack {}", config.node, config.datacenter, config.rack),

@@ -49,7 +49,7 @@ enum Command {
         #[arg(long)]
         renewer: Vec<String>,
         /// It is good for at most so many hours, however often it is renewed; at most 168
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=168))]
         hours: Option<u32>,
     },
     /// List the tokens that you have, may renew or may see, without their secrets
@@ -67,7 +67,7 @@ enum Command {
         /// Its ID
         id: String,
         /// From now on; at most 24
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=24))]
         hours: Option<u32>,
     },
     /// Have a token expire now, or in some hours
@@ -80,7 +80,7 @@ enum Command {
         /// Its ID
         id: String,
         /// From now on
-        #[arg(long)]
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=168))]
         hours: Option<u32>,
         #[command(flatten)]
         consent: Consent,
@@ -121,8 +121,9 @@ pub(crate) async fn run(token: Token) -> Result<Exit, Failure> {
         }
         Command::Expire { id, hours, consent } => {
             let mut found = find(&client, &id).await?;
-            let loss = format!("who has token {id} of {} can't log in by it any more", found.owner);
-            if hours.is_none() && !consent.ask_or_show(target.output, &loss)? {
+            let when = hours.map_or("any more".to_owned(), |hours| format!("in {hours} hours"));
+            let loss = format!("who has token {id} of {} can't log in by it {when}", found.owner);
+            if !consent.ask_or_show(target.output, &loss)? {
                 return Ok(Exit::Ok);
             }
             let expiry_time_period_ms = hours.map_or(UNSET, milliseconds);

@@ -71,6 +71,10 @@ fn a_configuration_is_checked_without_a_start() {
     fs::write(&file, configuration("none")).unwrap();
     let said = ok(&check);
     assert!(said.contains("can be used") && said.contains("node 7 in fra, rack fra-1"), "{said}");
+    let without = ["serve", "--check", "--data", data.to_str().unwrap()];
+    for arguments in [&without[..], &["serve", "--check"]] {
+        assert!(!run(arguments).status.success(), "there is no file to check: {arguments:?}");
+    }
     assert!(!data.exists(), "nothing is made");
     fs::write(&file, configuration("circle")).unwrap();
     let refused = run(&check);
@@ -79,6 +83,9 @@ fn a_configuration_is_checked_without_a_start() {
     fs::write(&file, configuration("none") + "[tls]\nfolder = \"nowhere\"\n").unwrap();
     let refused = text(&run(&check).stderr);
     assert!(refused.contains("nowhere"), "{refused}");
+    fs::write(&file, configuration("none") + "[security]\nsecret_key_file = \"no.key\"\n").unwrap();
+    let refused = text(&run(&check).stderr);
+    assert!(refused.contains("no.key"), "{refused}");
 }
 
 #[test]

@@ -185,6 +185,13 @@ impl Call {
         if self.may(operation, resource) { Ok(()) } else { Err(refusal(resource.kind)) }
     }
 
+    /// Whether the client is a super user, or has ALTER on the cluster by an access rule.
+    pub(super) fn operates_cluster(&self) -> bool {
+        self.front.config.super_users.contains(&self.client.session.principal)
+            || matches!(self.rights, Rights::User(_))
+                && self.rights.has(Operation::Alter, Resource::CLUSTER)
+    }
+
     /// Whether the client may create a topic of this name.
     pub(super) fn may_create(&self, topic: &str) -> bool {
         self.rights.has(Operation::Create, Resource::CLUSTER)

@@ -16,6 +16,7 @@ use meridian_access::{
     Credential, Operation, Principal, PrincipalKind, Resource, ResourceType, ScramHash,
 };
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
+use meridian_consensus::error::Refusal;
 use meridian_consensus::state::Row;
 use meridian_consensus::state::limits::VALUE_SIZE_BYTES_MAX;
 use meridian_protocol::messages::{
@@ -32,6 +33,7 @@ use super::dispatch::Call;
 use super::error::ApiError;
 use super::users::is_name;
 use crate::features::agree;
+use crate::meta::ProposeError;
 use crate::runtime::entropy::entropy;
 use crate::runtime::secrets::SecretError;
 
@@ -50,6 +52,8 @@ const SWEPT_COUNT_MAX: usize = 500;
 /// The secret is random: guesses need not be slow.
 const ITERATIONS: NonZeroU32 = NonZeroU32::new(4096).unwrap();
 const SECRET_SIZE_BYTES: usize = 64;
+/// Of a change that others come before.
+const ATTEMPT_COUNT_MAX: usize = 32;
 const SALT_SIZE_BYTES: usize = 16;
 const ID_SIZE_BYTES: usize = 16;
 
@@ -275,8 +279,12 @@ async fn created(
     };
     let mut changes = vec![change(&id, Some(&token), ExpectedVersion::Absent)?];
     changes.extend(swept(call, requester, now_ms)?);
-    put(call, changes).await?;
-    Ok((id, token, Bytes::copy_from_slice(&secret)))
+    match put(call, changes).await {
+        Ok(()) => Ok((id, token, Bytes::copy_from_slice(&secret))),
+        Err(Unchanged::Refused(code)) => Err(code),
+        // The id is drawn: it can't be taken.
+        Err(Unchanged::Stale) => Err(ErrorCode::UnknownServerError),
+    }
 }
 
 /// Deletions of tokens that are over, if there is room for one more without them.
@@ -289,7 +297,8 @@ fn swept(call: &Call, requester: &str, now_ms: i64) -> Result<Vec<RowChange>, Er
         return Err(ErrorCode::PolicyViolation);
     }
     let gone = over.iter().take(SWEPT_COUNT_MAX);
-    gone.map(|it| change(&it.id, None, ExpectedVersion::Exactly(it.version))).collect()
+    // One that is over stays so: it does not matter who takes it away.
+    gone.map(|it| change(&it.id, None, ExpectedVersion::Any)).collect()
 }
 
 fn drawn<const N: usize>() -> Option<[u8; N]> {
@@ -332,16 +341,32 @@ fn change(
     Ok(RowChange { kind: RowKind::DelegationToken, key: id.as_bytes().to_vec(), value, expected })
 }
 
-async fn put(call: &Call, changes: Vec<RowChange>) -> Result<(), ErrorCode> {
+async fn put(call: &Call, changes: Vec<RowChange>) -> Result<(), Unchanged> {
     let broker = &call.front.broker;
     let agreed = agree(&**broker, FeatureLevel::TOKENS).await;
     agreed.map_err(|error| ApiError::from(error).code)?;
-    let put = broker.propose(Command::PutRows(changes)).await;
-    put.map(drop).map_err(|error| ApiError::from(error).code)
+    match broker.propose(Command::PutRows(changes)).await {
+        Ok(_) => Ok(()),
+        Err(ProposeError::Refused(Refusal::StaleRow { .. })) => Err(Unchanged::Stale),
+        Err(error) => Err(Unchanged::Refused(ApiError::from(error).code)),
+    }
 }
 
-/// The token with this secret or this id, if the client may renew it.
-async fn found(call: &Call, hmac: &[u8]) -> Result<Kept, ErrorCode> {
+/// Why a token is as it was.
+enum Unchanged {
+    Refused(ErrorCode),
+    /// Somebody else has changed it meanwhile.
+    Stale,
+}
+
+impl From<ErrorCode> for Unchanged {
+    fn from(code: ErrorCode) -> Self {
+        Self::Refused(code)
+    }
+}
+
+/// The token with this secret or this id, if the client may renew it, or operates the cluster and ends it.
+async fn found(call: &Call, hmac: &[u8], ends: bool) -> Result<Kept, ErrorCode> {
     let user = requester(call)?;
     call.front.broker.catch_up().await.map_err(|error| ApiError::from(error).code)?;
     let id = match hmac.len() {
@@ -349,14 +374,14 @@ async fn found(call: &Call, hmac: &[u8]) -> Result<Kept, ErrorCode> {
         _ => String::from_utf8_lossy(hmac).into_owned(),
     };
     let kept = kept(&call.front, &id).ok_or(ErrorCode::DelegationTokenNotFound)?;
-    match kept.token.is_of(user) {
+    match kept.token.is_of(user) || ends && call.operates_cluster() {
         true => Ok(kept),
         false => Err(ErrorCode::DelegationTokenOwnerMismatch),
     }
 }
 
 /// Has a token expire at another time.
-async fn expire_at(call: &Call, kept: Kept, expires_ms: i64) -> Result<i64, ErrorCode> {
+async fn expire_at(call: &Call, kept: Kept, expires_ms: i64) -> Result<i64, Unchanged> {
     let Kept { id, mut token, version } = kept;
     token.expires_ms = expires_ms.min(token.ends_ms);
     let change = change(&id, Some(&token), ExpectedVersion::Exactly(version))?;
@@ -364,32 +389,58 @@ async fn expire_at(call: &Call, kept: Kept, expires_ms: i64) -> Result<i64, Erro
     Ok(token.expires_ms)
 }
 
+/// What a request does to a token, with the time that it names: a negative one stands for none.
+#[derive(Clone, Copy)]
+enum Wish {
+    Renew { period_ms: i64 },
+    Expire { period_ms: i64 },
+}
+
+/// Does it once, to the token as it is now; gives when it expires.
+async fn attempt(call: &Call, hmac: &[u8], wish: Wish) -> Result<i64, Unchanged> {
+    let kept = found(call, hmac, matches!(wish, Wish::Expire { .. })).await?;
+    let now_ms = call.front.broker.wall_time_ms();
+    let is_over = kept.token.is_over(now_ms);
+    let period_ms = match wish {
+        Wish::Expire { period_ms: ..0 } => {
+            let expected = ExpectedVersion::Exactly(kept.version);
+            put(call, vec![change(&kept.id, None, expected)?]).await?;
+            return Ok(now_ms);
+        }
+        _ if is_over => return Err(ErrorCode::DelegationTokenExpired.into()),
+        Wish::Expire { period_ms } => period_ms,
+        Wish::Renew { period_ms: ..0 } => RENEWAL_MS_MAX,
+        Wish::Renew { period_ms } => period_ms.min(RENEWAL_MS_MAX),
+    };
+    expire_at(call, kept, now_ms.saturating_add(period_ms)).await
+}
+
+/// Does it in spite of others who change the token too: clients do not retry any error of these requests.
+async fn grant(call: &Call, hmac: &[u8], wish: Wish) -> Result<i64, ErrorCode> {
+    for _ in 0..ATTEMPT_COUNT_MAX {
+        match attempt(call, hmac, wish).await {
+            Err(Unchanged::Stale) => {}
+            Err(Unchanged::Refused(code)) => {
+                call.front.metrics.on_error(code);
+                return Err(code);
+            }
+            Ok(expires_ms) => return Ok(expires_ms),
+        }
+    }
+    call.front.metrics.on_error(ErrorCode::CoordinatorNotAvailable);
+    Err(ErrorCode::CoordinatorNotAvailable)
+}
+
 /// Has a token expire later, as far as it may.
 pub(super) async fn renew(
     call: Call,
     request: RenewDelegationTokenRequest,
 ) -> RenewDelegationTokenResponse {
-    let renewed = async {
-        let kept = found(&call, &request.hmac).await?;
-        let now_ms = call.front.broker.wall_time_ms();
-        if kept.token.is_over(now_ms) {
-            return Err(ErrorCode::DelegationTokenExpired);
-        }
-        let period_ms = match request.renew_period_ms {
-            ms if ms < 0 => RENEWAL_MS_MAX,
-            ms => ms.min(RENEWAL_MS_MAX),
-        };
-        expire_at(&call, kept, now_ms.saturating_add(period_ms)).await
-    };
-    match renewed.await {
-        Ok(expiry_timestamp_ms) => {
-            RenewDelegationTokenResponse { expiry_timestamp_ms, ..Default::default() }
-        }
-        Err(error_code) => {
-            call.front.metrics.on_error(error_code);
-            RenewDelegationTokenResponse { error_code, ..Default::default() }
-        }
-    }
+    let wish = Wish::Renew { period_ms: request.renew_period_ms };
+    let renewed = grant(&call, &request.hmac, wish).await;
+    let error_code = renewed.err().unwrap_or(ErrorCode::None);
+    let expiry_timestamp_ms = renewed.unwrap_or_default();
+    RenewDelegationTokenResponse { error_code, expiry_timestamp_ms, ..Default::default() }
 }
 
 /// Has a token expire sooner; one that expires now is deleted, and the sessions that were made by it end.
@@ -397,28 +448,11 @@ pub(super) async fn expire(
     call: Call,
     request: ExpireDelegationTokenRequest,
 ) -> ExpireDelegationTokenResponse {
-    let expired = async {
-        let kept = found(&call, &request.hmac).await?;
-        let now_ms = call.front.broker.wall_time_ms();
-        if request.expiry_time_period_ms < 0 {
-            let expected = ExpectedVersion::Exactly(kept.version);
-            put(&call, vec![change(&kept.id, None, expected)?]).await?;
-            return Ok(now_ms);
-        }
-        if kept.token.is_over(now_ms) {
-            return Err(ErrorCode::DelegationTokenExpired);
-        }
-        expire_at(&call, kept, now_ms.saturating_add(request.expiry_time_period_ms)).await
-    };
-    match expired.await {
-        Ok(expiry_timestamp_ms) => {
-            ExpireDelegationTokenResponse { expiry_timestamp_ms, ..Default::default() }
-        }
-        Err(error_code) => {
-            call.front.metrics.on_error(error_code);
-            ExpireDelegationTokenResponse { error_code, ..Default::default() }
-        }
-    }
+    let wish = Wish::Expire { period_ms: request.expiry_time_period_ms };
+    let expired = grant(&call, &request.hmac, wish).await;
+    let error_code = expired.err().unwrap_or(ErrorCode::None);
+    let expiry_timestamp_ms = expired.unwrap_or_default();
+    ExpireDelegationTokenResponse { error_code, expiry_timestamp_ms, ..Default::default() }
 }
 
 /// Describes the tokens that the client may see.

@@ -425,7 +425,9 @@ impl Broker for FakeBroker {
     }
 
     fn catch_up_within(&self, within: Duration) -> BoxFuture<'_, Result<(), ProposeError>> {
-        let refusal = lock(&self.refusal).clone();
+        // A question decides nothing, so nothing of it is refused.
+        let refusal =
+            lock(&self.refusal).clone().filter(|it| !matches!(it, ProposeError::Refused(_)));
         let is_late = *lock(&self.catch_up_takes) > within;
         let refusal = refusal.or(is_late.then_some(ProposeError::TimedOut));
         Box::pin(std::future::ready(refusal.map_or(Ok(()), Err)))

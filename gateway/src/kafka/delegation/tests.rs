@@ -5,6 +5,7 @@ use meridian_protocol::messages::{MetadataRequest, SaslAuthenticateRequest, Sasl
 
 use super::*;
 use crate::broker::Broker as _;
+use crate::config::FrontConfig;
 use crate::kafka::connection::Close;
 use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 
@@ -127,6 +128,39 @@ async fn who_has_a_token_acts_for_its_owner() {
     let close = client.closed.await.expect("no panic");
     assert!(matches!(close, Close::Revoked { .. }), "{close}");
     assert_eq!(log_in(&front, &token).await.1, -1);
+}
+
+/// A user who has left, say, and whose token is still about.
+#[tokio::test]
+async fn who_operates_the_cluster_ends_the_token_of_another_and_renews_none() {
+    let broker = FakeBroker::single();
+    broker.register(1, FeatureLevel::LATEST).expect("a binary of now");
+    let config = FrontConfig { super_users: vec![Principal::user("root")], ..quick_config() };
+    let front = front_of(&broker, config);
+    let [mut alice, mut carol, mut root] = ["alice", "carol", "root"].map(|it| connect(&front, it));
+    let token = created(&mut alice, &[]).await;
+    let (mut client, _) = log_in(&front, &token).await;
+    assert!(is_served(&mut client).await);
+    let denied = ErrorCode::DelegationTokenOwnerMismatch;
+    assert_eq!(expire(&mut carol, &token.hmac, -1).await.0, denied);
+    assert_eq!(renew(&mut root, &token.hmac, -1).await.0, denied);
+    assert_eq!(expire(&mut root, &token.hmac, -1).await.0, ErrorCode::None);
+    client.send(12, &MetadataRequest::default()).await;
+    assert!(matches!(client.closed.await.expect("no panic"), Close::Revoked { .. }));
+}
+
+#[tokio::test]
+async fn a_token_that_others_change_all_the_time_is_not_said_to_be_asked_for_wrongly() {
+    let (broker, front) = fronts();
+    let mut alice = connect(&front, "alice");
+    let token = created(&mut alice, &[]).await;
+    let others = ProposeError::Refused(Refusal::StaleRow { index: 0 });
+    *broker.refusal.lock().expect("not poisoned") = Some(others);
+    let busy = ErrorCode::CoordinatorNotAvailable;
+    assert_eq!(renew(&mut alice, &token.hmac, HOUR_MS).await.0, busy);
+    assert_eq!(expire(&mut alice, &token.hmac, -1).await.0, busy);
+    *broker.refusal.lock().expect("not poisoned") = None;
+    assert_eq!(renew(&mut alice, &token.hmac, HOUR_MS).await.0, ErrorCode::None);
 }
 
 #[tokio::test]

@@ -56,7 +56,7 @@ async fn groups_are_behind_by_what_their_partitions_have_more() {
     front.look_at_lags(&mut clock).await;
     assert_eq!(lag(&front.named_samples(), "meridian_group_lag_records", "far"), None);
     // Leaders of an earlier build are not asked.
-    broker.register(1, FeatureLevel::LATEST);
+    broker.register(1, FeatureLevel::LATEST).expect("a binary of now");
     front.look_at_lags(&mut clock).await;
     front.look_at_lags(&mut clock).await;
     let samples = front.named_samples();

@@ -1,6 +1,7 @@
 //! What a client and the node say to each other by a mechanism, whatever carries the messages.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_access::{
@@ -186,12 +187,16 @@ impl Exchange<'_> {
         let kept = strongest_first.find_map(|hash| self.by_user(hash, &user));
         let (credential, known) = kept.unzip();
         let credential = credential.unwrap_or_else(|| self.nobody(ScramHash::Sha512, &user));
-        let fits = {
-            let Ok(_turn) = self.front.logins.acquire().await else {
-                return Step::Failed(Failure::new(Mechanism::Plain, user));
-            };
-            tokio::task::spawn_blocking(move || credential.fits(&password)).await
+        let Ok(turn) = Arc::clone(&self.front.logins).acquire_owned().await else {
+            return Step::Failed(Failure::new(Mechanism::Plain, user));
         };
+        // The turn lasts for as long as the work, also where nobody waits for it any more.
+        let work = move || {
+            let fits = credential.fits(&password);
+            drop(turn);
+            fits
+        };
+        let fits = tokio::task::spawn_blocking(work).await;
         match (fits, known) {
             (Ok(true), Some(Known { user, proof, lifetime })) => {
                 let principal = Principal::user(&user);
