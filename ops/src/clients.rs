@@ -2,7 +2,7 @@
 
 mod top;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use clap::{ArgGroup, Args, Subcommand};
 use serde::{Deserialize, Serialize};
@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use self::top::Top;
 use crate::client::{Client, admin, clock};
+use crate::cluster;
 use crate::consent::{Consent, Consented};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Table};
@@ -178,8 +179,22 @@ async fn ask(client: &Client, method: &str, arguments: &Value) -> Result<Found, 
             Err(error) => found.silent.push(Silent { node, error: error.to_string() }),
         }
     }
+    found.silent.extend(lost(client, &view.brokers).await?);
     found.clients.sort_by_key(|it| (it.node, it.connection));
     Ok(found)
+}
+
+/// Nodes that clients are not sent to, because the cluster does not hear of them: one that is paused or cut off may
+/// still have connections.
+async fn lost<T>(client: &Client, known: &BTreeMap<i32, T>) -> Result<Vec<Silent>, Failure> {
+    let nodes = cluster::ask(client).await?.nodes.into_iter();
+    let is_known = |id: u32| i32::try_from(id).is_ok_and(|id| known.contains_key(&id));
+    let lost = nodes.filter(|node| !is_known(node.id) && !node.is_alive());
+    let silent = |node: cluster::NodeStatus| {
+        let error = "the cluster takes it for dead; its connections are not known".to_owned();
+        i32::try_from(node.id).ok().map(|node| Silent { node, error })
+    };
+    Ok(lost.filter_map(silent).collect())
 }
 
 /// Whether no node will give another answer.
@@ -219,7 +234,7 @@ fn loss(found: &Found) -> String {
 
 fn render_kicked(shown: &Value) -> String {
     let rows = |name: &str| shown[name].as_array().cloned().unwrap_or_default();
-    let mut by_node = std::collections::BTreeMap::<u64, usize>::new();
+    let mut by_node = BTreeMap::<u64, usize>::new();
     for client in rows("clients") {
         *by_node.entry(client["node"].as_u64().unwrap_or_default()).or_default() += 1;
     }

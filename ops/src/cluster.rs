@@ -120,6 +120,13 @@ pub(crate) struct NodeStatus {
     more: BTreeMap<String, serde_json::Value>,
 }
 
+impl NodeStatus {
+    /// Whether the cluster hears of it.
+    pub(crate) fn is_alive(&self) -> bool {
+        self.liveness.eq_ignore_ascii_case("alive")
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 struct RaftStatus {
     leader: Option<u32>,
@@ -198,7 +205,7 @@ impl ClusterStatus {
         if self.raft.leader.is_none() {
             faults.push("no metadata leader is known".to_owned());
         }
-        let is_away = |node: &&NodeStatus| !node.liveness.eq_ignore_ascii_case("alive");
+        let is_away = |node: &&NodeStatus| !node.is_alive();
         let away = self.nodes.iter().filter(is_away);
         faults.extend(away.map(|node| format!("node {} is {}", node.id, node.liveness)));
         faults
