@@ -15,14 +15,14 @@ type Run = (String, String, u64);
 
 /// Workloads and shapes of the simulator, and how many seeds of each every change must survive.
 const SIMULATED: [(&str, &str, &str); 8] = [
-    ("log", "mirror-3-dc", "120"),
-    ("log", "block-4-2", "40"),
-    ("log", "cold", "50"),
-    ("log", "object", "40"),
-    ("log", "tiers", "30"),
-    ("log", "federation", "50"),
-    ("log", "sizes", "20"),
-    ("groups", "mirror-3-dc", "60"),
+    ("log", "mirror-3-dc", "70"),
+    ("log", "block-4-2", "28"),
+    ("log", "cold", "36"),
+    ("log", "object", "28"),
+    ("log", "tiers", "20"),
+    ("log", "federation", "32"),
+    ("log", "sizes", "16"),
+    ("groups", "mirror-3-dc", "40"),
 ];
 const SIMULATED_TIME: &str = "300s";
 /// The runner's arguments for long faults, crossed with all that nodes do by themselves.
