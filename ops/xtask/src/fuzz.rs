@@ -6,8 +6,10 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
+
+use crate::command::output;
 
 /// What makes the compiler report to libFuzzer which branches an input takes: as `cargo fuzz` has
 /// it, without a sanitizer (there is no unsafe code to watch), hence on a stable compiler.
@@ -135,18 +137,6 @@ fn fuzz(folder: &Path, program: &Path, name: &str, time: Duration) -> Result<boo
     };
     said.lines().filter(matters).take(20).for_each(|line| println!("   {line}"));
     Ok(status.success())
-}
-
-fn output(command: &mut Command) -> Result<String, String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let done = command
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|error| format!("{program} could not be started: {error}"))?;
-    if !done.status.success() {
-        return Err(format!("{program}: {}", String::from_utf8_lossy(&done.stderr)));
-    }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 mod ci;
 mod clients;
+mod command;
 mod docs;
 mod fuzz;
 mod jepsen;

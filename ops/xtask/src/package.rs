@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::command::{ok, output};
 use crate::{cargo, target};
 
 const USAGE: &str =
@@ -39,7 +40,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
         command.arg("--target").arg(&packages).current_dir(root);
         command.env("PACKAGE_BINARY", &binary).env("PACKAGE_PARTS", &parts);
         command.env("PACKAGE_VERSION", &version).env("PACKAGE_ARCHITECTURE", architecture());
-        done(&mut command)?;
+        ok(&mut command)?;
     }
     archive(root, &packages, &parts, &version)?;
     fs::remove_dir_all(&parts).map_err(|error| format!("{}: {error}", parts.display()))?;
@@ -51,7 +52,7 @@ pub(crate) fn run(root: &Path, arguments: &[String]) -> Result<(), String> {
 }
 
 fn built(root: &Path) -> Result<PathBuf, String> {
-    done(cargo().args(["build", "--profile", "dist", "-p", "meridian"]).current_dir(root))?;
+    ok(cargo().args(["build", "--profile", "dist", "-p", "meridian"]).current_dir(root))?;
     Ok(target(root).join("dist/meridian"))
 }
 
@@ -68,33 +69,20 @@ fn make(folder: &Path) -> Result<(), String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
 }
 
-fn done(command: &mut Command) -> Result<(), String> {
-    let name = command.get_program().display().to_string();
-    let status =
-        command.status().map_err(|error| format!("{name} could not be started: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{name} failed: {status}")) }
-}
-
-fn said(command: &mut Command) -> Result<String, String> {
-    let name = command.get_program().display().to_string();
-    let output =
-        command.output().map_err(|error| format!("{name} could not be started: {error}"))?;
-    if output.status.success() {
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    } else {
-        Err(format!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
-    }
+/// Whether a program is on this machine.
+fn has(program: &str) -> bool {
+    output(Command::new(program).arg("--version")).is_ok()
 }
 
 /// The binary without what only debuggers read.
 fn stripped(binary: &Path, parts: &Path) -> Result<PathBuf, String> {
     let to = parts.join("meridian");
-    done(Command::new("strip").arg("-o").arg(&to).arg(binary))?;
+    ok(Command::new("strip").arg("-o").arg(&to).arg(binary))?;
     Ok(to)
 }
 
 fn version_of(binary: &Path) -> Result<String, String> {
-    let text = said(Command::new(binary).arg("--version"))?;
+    let text = output(Command::new(binary).arg("--version"))?;
     let version = text.split_whitespace().last().unwrap_or_default().to_owned();
     if version.is_empty() {
         Err(format!("{} says no version", binary.display()))
@@ -106,12 +94,12 @@ fn version_of(binary: &Path) -> Result<String, String> {
 /// What the binary itself tells for manuals and shells.
 fn make_parts(binary: &Path, parts: &Path) -> Result<(), String> {
     let man = parts.join("man");
-    said(Command::new(binary).args(["man", "--out"]).arg(&man))?;
+    output(Command::new(binary).args(["man", "--out"]).arg(&man))?;
     let pages = fs::read_dir(&man).map_err(|error| format!("{}: {error}", man.display()))?;
     let pages: Vec<PathBuf> = pages.flatten().map(|page| page.path()).collect();
-    done(Command::new("gzip").arg("-9n").args(&pages))?;
+    ok(Command::new("gzip").arg("-9n").args(&pages))?;
     for shell in SHELLS {
-        let script = said(Command::new(binary).args(["completions", shell]))?;
+        let script = output(Command::new(binary).args(["completions", shell]))?;
         let file = parts.join(format!("meridian.{shell}"));
         fs::write(&file, script).map_err(|error| format!("{}: {error}", file.display()))?;
     }
@@ -124,7 +112,7 @@ fn nfpm(root: &Path) -> Result<PathBuf, String> {
     let tool = tools.join("nfpm");
     if !tool.exists() {
         println!("== go install {NFPM}");
-        done(Command::new("go").args(["install", NFPM]).env("GOBIN", &tools)).map_err(|error| {
+        ok(Command::new("go").args(["install", NFPM]).env("GOBIN", &tools)).map_err(|error| {
             format!("{error}; packages need Go (https://go.dev/dl), which fetches nfpm")
         })?;
     }
@@ -142,21 +130,19 @@ fn archive(root: &Path, packages: &Path, parts: &Path, version: &str) -> Result<
     let mut tar = Command::new("tar");
     tar.arg("-czf").arg(packages.join(format!("{name}.tar.gz")));
     tar.args(["--owner=0", "--group=0", "--sort=name", &format!("--transform=s,^[.],{name},")]);
-    done(tar.arg("-C").arg(parts).arg("."))
+    ok(tar.arg("-C").arg(parts).arg("."))
 }
 
 fn check_service(root: &Path) -> Result<(), String> {
     let unit = root.join("ops/packages/meridian.service");
     let threshold = format!("--threshold={EXPOSURE_MAX}");
-    match said(
-        Command::new("systemd-analyze").args(["security", "--offline=true", &threshold]).arg(unit),
-    ) {
-        Ok(report) => println!("{}", report.lines().last().unwrap_or_default()),
-        Err(error) if error.contains("could not be started") => {
-            println!("the service is not judged here: {error}");
-        }
-        Err(error) => return Err(error),
+    if !has("systemd-analyze") {
+        println!("the service is not judged here: there is no systemd-analyze");
+        return Ok(());
     }
+    let mut analyze = Command::new("systemd-analyze");
+    let report = output(analyze.args(["security", "--offline=true", &threshold]).arg(unit))?;
+    println!("{}", report.lines().last().unwrap_or_default());
     Ok(())
 }
 
@@ -167,13 +153,11 @@ fn check_deb(packages: &Path, version: &str) -> Result<(), String> {
     let is_deb = |path: &PathBuf| path.extension().is_some_and(|it| it == "deb");
     let deb = found.flatten().map(|it| it.path()).find(is_deb).ok_or("nfpm made no .deb")?;
     let unpacked = packages.join("unpacked");
-    match done(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&unpacked)) {
-        Err(error) if error.contains("could not be started") => {
-            println!("the .deb is not looked into here: {error}");
-            return Ok(());
-        }
-        result => result?,
+    if !has("dpkg-deb") {
+        println!("the .deb is not looked into here: there is no dpkg-deb");
+        return Ok(());
     }
+    ok(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(&unpacked))?;
     for file in [
         "usr/lib/systemd/system/meridian.service",
         "etc/default/meridian",
@@ -196,7 +180,7 @@ fn sum(packages: &Path) -> Result<(), String> {
         fs::read_dir(packages).map_err(|error| format!("{}: {error}", packages.display()))?;
     let mut names: Vec<_> = files.flatten().map(|file| file.file_name()).collect();
     names.sort();
-    let sums = said(Command::new("sha256sum").args(&names).current_dir(packages))?;
+    let sums = output(Command::new("sha256sum").args(&names).current_dir(packages))?;
     print!("{sums}");
     let file = packages.join("SHA256SUMS");
     fs::write(&file, sums).map_err(|error| format!("{}: {error}", file.display()))

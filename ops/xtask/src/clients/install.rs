@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Lab, Options};
+use crate::command::ok;
 
 /// Clients that are installed and started the same way.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -235,11 +236,4 @@ fn compile(kind: Kind, sources: &Path, here: &Path) -> Result<(), String> {
 
 fn read(file: &Path) -> Result<String, String> {
     std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))
-}
-
-pub(super) fn ok(command: &mut Command) -> Result<(), String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status =
-        command.status().map_err(|error| format!("{program} could not be started: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} failed ({status})")) }
 }

@@ -6,8 +6,9 @@
 use std::path::Path;
 
 use super::Lab;
-use super::install::{Kind, ok};
+use super::install::Kind;
 use super::options::Options;
+use crate::command::ok;
 
 /// Random sets of rules, each with 68 questions.
 const RULE_SET_COUNT: u32 = 10_000;

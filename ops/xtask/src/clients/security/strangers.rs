@@ -10,6 +10,7 @@ use super::super::suites::{self, fetch};
 use super::super::{Program, suites::go, suites::librdkafka as c, suites::python};
 use super::Bench;
 use super::node::{ADMIN, Way};
+use crate::command::ok;
 
 const AT_MOST: Duration = Duration::from_secs(300);
 /// Its default is 25 times as many.
@@ -191,5 +192,5 @@ fn open_resources(bench: &Bench<'_>, tools: &Path) -> Result<(), String> {
         "--add-config",
         &config,
     ]);
-    fetch::ok(&mut command)
+    ok(&mut command)
 }

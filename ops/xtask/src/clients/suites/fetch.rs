@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::Suite;
+use crate::command::ok;
 
 /// The folder of a suite, which is fetched unless it is there at this version.
 pub(super) fn once(suite: &dyn Suite, folder: &Path) -> Result<PathBuf, String> {
@@ -43,27 +44,4 @@ pub(in crate::clients) fn copy(from: &Path, to: &Path) -> Result<(), String> {
 pub(in crate::clients) fn script(file: &Path, text: &str) -> Result<(), String> {
     std::fs::write(file, text).map_err(|error| format!("{}: {error}", file.display()))?;
     ok(Command::new("chmod").arg("+x").arg(file))
-}
-
-/// Runs a command, which must succeed.
-pub(in crate::clients) fn ok(command: &mut Command) -> Result<(), String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status =
-        command.status().map_err(|error| format!("{program} could not be started: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("{command:?} failed ({status})")) }
-}
-
-/// Runs a command, which must succeed; gives what it prints.
-pub(in crate::clients) fn output(command: &mut Command) -> Result<String, String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output =
-        command.output().map_err(|error| format!("{program} could not be started: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(format!(
-        "{command:?} failed ({}): {}",
-        output.status,
-        String::from_utf8_lossy(&output.stderr)
-    ))
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::cases::{Case, Verdict};
 use super::{Nodes, Plan, Site, Suite, fetch, proxies};
+use crate::command::{ok, output};
 
 /// A module with tests.
 pub(super) struct Module {
@@ -157,14 +158,14 @@ impl Suite for Module {
         // Outside of any module, which would have a say in the version.
         let mut download = Command::new("go");
         download.args(["mod", "download", "-json", &module]).current_dir(folder);
-        let printed = fetch::output(&mut download)?;
+        let printed = output(&mut download)?;
         let served = printed.lines().find_map(|line| field(line, "Dir"));
         let served = served.ok_or_else(|| format!("{module}: where it is was not printed"))?;
         fetch::copy(&PathBuf::from(served), folder)?;
         if self.at == At::Proxies {
             proxies::fetch(folder)?;
         }
-        fetch::ok(self.go(folder, &["-exec", "true"]).stdout(Stdio::null()))
+        ok(self.go(folder, &["-exec", "true"]).stdout(Stdio::null()))
     }
 
     fn run(&self, site: &Site, only: Option<&[String]>) -> Result<Vec<Case>, String> {

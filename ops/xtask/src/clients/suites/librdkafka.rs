@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::cases::{Case, Verdict};
 use super::go::field;
 use super::{Nodes, Plan, Site, Suite, fetch};
+use crate::command::{ok, output};
 
 /// Its tests, by one of the protocols of groups.
 pub(super) struct Librdkafka {
@@ -55,7 +56,7 @@ impl Suite for Librdkafka {
         fetch::copy(&carried()?, folder)?;
         let run = |program: &str, arguments: &[&str]| {
             let mut command = Command::new(program);
-            fetch::ok(command.args(arguments).current_dir(folder).stdout(Stdio::null()))
+            ok(command.args(arguments).current_dir(folder).stdout(Stdio::null()))
         };
         run("./configure", &[])?;
         run("make", &["-j2", "libs"])?;
@@ -115,7 +116,7 @@ impl Suite for Librdkafka {
 fn carried() -> Result<PathBuf, String> {
     let mut cargo = crate::cargo();
     cargo.args(["metadata", "--format-version", "1", "--locked"]);
-    let printed = fetch::output(&mut cargo)?;
+    let printed = output(&mut cargo)?;
     let package = format!("{{\"name\":\"{CRATE}\",\"version\":\"{VERSION}\"");
     let manifest = printed
         .split_once(&package)
@@ -132,7 +133,7 @@ fn bring_tools(folder: &Path) -> Result<(), String> {
     let mut maven = Command::new("mvn");
     maven.args(["-q", "-B", "dependency:copy-dependencies", "-f"]);
     maven.arg(crate::root().join("ops/tests/clients/apps/pom.xml"));
-    fetch::ok(maven.arg(format!("-DoutputDirectory={}", jars.display())))?;
+    ok(maven.arg(format!("-DoutputDirectory={}", jars.display())))?;
     let java = format!(
         "#!/bin/sh\nexec java -Xmx256m -XX:TieredStopAtLevel=1 -cp '{}/*' \
          org.apache.kafka.tools.TopicCommand \"$@\"\n",

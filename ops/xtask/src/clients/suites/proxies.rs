@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::super::Program;
 use super::{Plan, Site, fetch};
+use crate::command::ok;
 
 /// Where the tests command the proxies.
 pub(super) const CONTROL_PORT: u16 = 8474;
@@ -22,7 +23,7 @@ pub(super) fn fetch(folder: &Path) -> Result<(), String> {
     // A folder of tools is not part of a module's packages if its name begins so.
     let tools = folder.join("_tools");
     fetch::make(&tools)?;
-    fetch::ok(Command::new("go").args(["install", PROXIES]).env("GOBIN", tools))
+    ok(Command::new("go").args(["install", PROXIES]).env("GOBIN", tools))
 }
 
 /// Starts a proxy for each broker that the tests know of. Where there are fewer nodes, several

@@ -6,7 +6,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::cases::{Case, Verdict};
-use super::{Nodes, Plan, Site, Suite, fetch};
+use super::{Nodes, Plan, Site, Suite};
+use crate::command::ok;
 
 /// A distribution with tests.
 pub(in crate::clients) struct Distribution {
@@ -94,21 +95,21 @@ impl Suite for Distribution {
 
     fn fetch(&self, folder: &Path) -> Result<(), String> {
         let venv = folder.join("venv");
-        fetch::ok(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+        ok(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
         let pip = || Command::new(venv.join("bin/pip"));
         let pinned = format!("{}=={}", self.name, self.version);
         let mut download = pip();
         download.args(["-q", "download", "--no-deps", "--no-binary", self.name, "-d"]);
-        fetch::ok(download.arg(folder).arg(pinned))?;
+        ok(download.arg(folder).arg(pinned))?;
         let archive = folder.join(format!("{}.tar.gz", self.sources()));
-        fetch::ok(Command::new("tar").arg("xzf").arg(archive).arg("-C").arg(folder))?;
+        ok(Command::new("tar").arg("xzf").arg(archive).arg("-C").arg(folder))?;
         for (file, text) in self.shims {
             let file = folder.join(self.sources()).join(file);
             std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         }
         let mut install = pip();
         install.args(["-q", "install"]).arg(folder.join(self.sources()));
-        fetch::ok(install.args(self.requirements))
+        ok(install.args(self.requirements))
     }
 
     fn run(&self, site: &Site, only: Option<&[String]>) -> Result<Vec<Case>, String> {
