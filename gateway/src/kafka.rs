@@ -215,6 +215,22 @@ impl Front {
         samples
     }
 
+    /// Does what takes milliseconds of a processor, such as to hash a password, not on a thread that serves clients, and
+    /// few at once; `None` if the node goes down. The turn lasts for as long as the work, also where nobody waits for it
+    /// any more.
+    async fn in_turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let turn = Arc::clone(&self.logins).acquire_owned().await.ok()?;
+        let done = tokio::task::spawn_blocking(move || {
+            let done = work();
+            drop(turn);
+            done
+        });
+        done.await.ok()
+    }
+
     /// The counters of a topic. Hold no guard of the metadata.
     fn topic_usage(&self, topic: TopicId) -> usage::TopicUsage {
         let name = || self.broker.metadata().topic(topic).map(|topic| topic.name.clone());

@@ -311,10 +311,8 @@ fn drawn<const N: usize>() -> Option<[u8; N]> {
 
 /// The SCRAM credentials of a secret, as text. It takes milliseconds of a processor, and not of a thread that serves clients.
 async fn credentials_of(front: &Front, secret: &str) -> Result<String, ErrorCode> {
-    let failed = ErrorCode::UnknownServerError;
-    let _turn = front.logins.acquire().await.map_err(|_| failed)?;
     let secret = secret.to_owned();
-    let made = tokio::task::spawn_blocking(move || {
+    let made = front.in_turn(move || {
         let credential = |hash: ScramHash| {
             let salt = drawn::<SALT_SIZE_BYTES>()?;
             let salted = hash.salted(&secret, &salt, ITERATIONS);
@@ -324,7 +322,7 @@ async fn credentials_of(front: &Front, secret: &str) -> Result<String, ErrorCode
             ScramHash::ALL.into_iter().map(credential).collect::<Option<_>>()?;
         serde_json::to_string(&credentials).ok()
     });
-    made.await.ok().flatten().ok_or(failed)
+    made.await.flatten().ok_or(ErrorCode::UnknownServerError)
 }
 
 fn change(

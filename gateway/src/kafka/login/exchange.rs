@@ -1,7 +1,6 @@
 //! What a client and the node say to each other by a mechanism, whatever carries the messages.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use meridian_access::{
@@ -187,18 +186,9 @@ impl Exchange<'_> {
         let kept = strongest_first.find_map(|hash| self.by_user(hash, &user));
         let (credential, known) = kept.unzip();
         let credential = credential.unwrap_or_else(|| self.nobody(ScramHash::Sha512, &user));
-        let Ok(turn) = Arc::clone(&self.front.logins).acquire_owned().await else {
-            return Step::Failed(Failure::new(Mechanism::Plain, user));
-        };
-        // The turn lasts for as long as the work, also where nobody waits for it any more.
-        let work = move || {
-            let fits = credential.fits(&password);
-            drop(turn);
-            fits
-        };
-        let fits = tokio::task::spawn_blocking(work).await;
+        let fits = self.front.in_turn(move || credential.fits(&password)).await;
         match (fits, known) {
-            (Ok(true), Some(Known { user, proof, lifetime })) => {
+            (Some(true), Some(Known { user, proof, lifetime })) => {
                 let principal = Principal::user(&user);
                 let proved = self.login(principal, Mechanism::Plain, Some(proof), lifetime);
                 Step::Proved(proved, Vec::new())

@@ -241,13 +241,7 @@ async fn served(
         );
         addresses.push(format!("localhost:{}", address.port()));
     }
-    let change = RowChange {
-        kind: RowKind::Listeners,
-        key: crate::kafka::listener::key(meridian_base::id::NodeId::new(1)),
-        value: Some(crate::kafka::listener::encode(&endpoints)),
-        expected: ExpectedVersion::Any,
-    };
-    broker.decide(Command::PutRows(vec![change]));
+    announce(broker, &endpoints);
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(server.run(stopped));
     (addresses, issued.ca_pem, stop)
@@ -290,6 +284,41 @@ async fn clients_of_each_kind_of_listener_are_sent_to_that_kind() {
     assert_eq!(brokers(tls, &options).await.as_deref(), Ok(&[tls.clone()][..]));
 }
 
+/// Else who hangs up could have any number of passwords hashed at once.
+#[tokio::test]
+async fn work_that_nobody_waits_for_any_more_keeps_its_turn() {
+    let (_, front) = fronts();
+    let all = front.logins.available_permits();
+    let (ends, end) = std::sync::mpsc::channel::<()>();
+    let (begins, begun) = tokio::sync::oneshot::channel();
+    let worker = Arc::clone(&front);
+    let waiting = tokio::spawn(async move {
+        let work = move || {
+            begins.send(()).expect("the test waits");
+            end.recv().expect("the test says when");
+        };
+        worker.in_turn(work).await
+    });
+    begun.await.expect("it works");
+    waiting.abort();
+    assert!(waiting.await.is_err_and(|error| error.is_cancelled()));
+    assert_eq!(front.logins.available_permits(), all - 1);
+    ends.send(()).expect("it still works");
+    let turns = u32::try_from(all).expect("few");
+    front.logins.acquire_many(turns).await.expect("its turn is over");
+}
+
+/// Says in the metadata log where the listeners of node 1 are.
+fn announce(broker: &FakeBroker, endpoints: &crate::kafka::listener::Endpoints) {
+    let change = RowChange {
+        kind: RowKind::Listeners,
+        key: crate::kafka::listener::key(meridian_base::id::NodeId::new(1)),
+        value: Some(crate::kafka::listener::encode(endpoints)),
+        expected: ExpectedVersion::Any,
+    };
+    broker.decide(Command::PutRows(vec![change]));
+}
+
 /// A leader that has no listener of the name by which a client came.
 #[tokio::test]
 async fn a_leader_without_the_clients_listener_is_said_to_have_none() {
@@ -307,12 +336,6 @@ async fn a_leader_without_the_clients_listener_is_said_to_have_none() {
     assert_eq!(leader(Some("secure"), 5).await, (0, ErrorCode::LeaderNotAvailable, -1));
     let endpoint = meridian_consensus::command::Endpoint { host: "h".to_owned(), port: 9093 };
     let endpoints = [("secure".to_owned(), endpoint)].into();
-    let change = RowChange {
-        kind: RowKind::Listeners,
-        key: crate::kafka::listener::key(meridian_base::id::NodeId::new(1)),
-        value: Some(crate::kafka::listener::encode(&endpoints)),
-        expected: ExpectedVersion::Any,
-    };
-    broker.decide(Command::PutRows(vec![change]));
+    announce(&broker, &endpoints);
     assert_eq!(leader(Some("secure"), 12).await, (1, ErrorCode::None, 1));
 }
