@@ -54,15 +54,18 @@ pub(crate) fn refuses_clients(metadata: &Metadata, topic: TopicId) -> Option<Clo
 
 /// The link and the topic at the source that a mirror comes from; `None` for a topic that is none.
 pub(crate) fn source_of(metadata: &Metadata, topic: TopicId) -> Option<String> {
-    let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic))?;
-    let mirror = MirrorTopic::decode(&row.value).ok()?;
+    let mirror = mirror(metadata, topic)?;
     mirror.stage.refuses_clients().then(|| format!("{}/{}", mirror.link, mirror.source_name))
 }
 
+/// The row of a topic that is a mirror, or was one, if this binary can read it.
+fn mirror(metadata: &Metadata, topic: TopicId) -> Option<MirrorTopic> {
+    let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic))?;
+    MirrorTopic::decode(&row.value).ok()
+}
+
 fn is_mirror(metadata: &Metadata, topic: TopicId) -> bool {
-    let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic));
-    let mirror = row.and_then(|row| MirrorTopic::decode(&row.value).ok());
-    mirror.is_some_and(|mirror| mirror.stage.refuses_clients())
+    mirror(metadata, topic).is_some_and(|mirror| mirror.stage.refuses_clients())
 }
 
 fn unreadable(error: &RowError) -> Closed {
@@ -81,8 +84,7 @@ pub(crate) fn forget(metadata: &Metadata, topic: TopicId) -> Option<Command> {
     let expected = ExpectedVersion::Any;
     let forget = |(kind, key)| RowChange { kind, key, value: None, expected };
     let mut changes: Vec<RowChange> = known.map(forget).collect();
-    let mirror = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic));
-    let mirror = mirror.and_then(|row| MirrorTopic::decode(&row.value).ok());
+    let mirror = mirror(metadata, topic);
     // A mirror that is made anew is told anew whose lease its source needs.
     changes.extend(mirror.and_then(|mirror| forget_grant(metadata, topic, mirror.source_topic)));
     (!changes.is_empty()).then_some(Command::PutRows(changes))
@@ -99,8 +101,7 @@ pub(crate) fn epoch_end(
     log: &PartitionLog,
     epoch: LeaderEpoch,
 ) -> Option<Option<(LeaderEpoch, Offset)>> {
-    let row = metadata.extra_row(RowKind::MirrorTopic, &MirrorTopic::key(topic))?;
-    let epoch_floor = match MirrorTopic::decode(&row.value).ok()?.stage {
+    let epoch_floor = match mirror(metadata, topic)?.stage {
         Stage::Promoted { epoch_floor } | Stage::Detached { epoch_floor } => epoch_floor,
         _ => return Some(Some((epoch, log.high_watermark()))),
     };

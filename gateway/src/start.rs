@@ -166,9 +166,7 @@ pub fn start(config: NodeConfig) -> BoxFuture<'static, Result<RunningNode, Start
 
 /// Reads the files that a configuration names, as a start does; changes nothing.
 pub fn check(config: &NodeConfig) -> Result<(), StartError> {
-    if let (Some(folder), Some(cluster)) = (&config.tls, &config.cluster) {
-        NodeIdentity::load(folder)?.check(config.node, cluster, clock::wall_time())?;
-    }
+    check_identity(config)?;
     secret_key::find(config)?;
     config.first_start.as_deref().map(FirstStart::load).transpose()?;
     for listener in &config.listeners {
@@ -176,6 +174,14 @@ pub fn check(config: &NodeConfig) -> Result<(), StartError> {
         listener.oauth.as_ref().map(TokenIssuer::load).transpose()?;
     }
     config.admin_certificate.as_ref().map(ListenerCertificate::load).transpose()?;
+    Ok(())
+}
+
+/// The certificate of the node must be this node's, of its cluster.
+fn check_identity(config: &NodeConfig) -> Result<(), StartError> {
+    if let (Some(folder), Some(cluster)) = (&config.tls, &config.cluster) {
+        NodeIdentity::load(folder)?.check(config.node, cluster, clock::wall_time())?;
+    }
     Ok(())
 }
 

@@ -10,7 +10,8 @@ use meridian_access::{
 use meridian_protocol::ErrorCode;
 use serde_json::{Value, json};
 
-use self::arguments::{Meant, NAMED, Named, parse_meant, parse_operation, parse_principal};
+pub(crate) use self::arguments::parse_principal;
+use self::arguments::{Meant, NAMED, Named, parse_meant, parse_operation};
 use crate::client::acls::{self, Listed};
 use crate::client::{Client, ClientError, admin};
 use crate::consent::Consent;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use self::top::Top;
+use crate::acl::parse_principal;
 use crate::client::{Client, admin, clock};
 use crate::cluster;
 use crate::consent::{Consent, Consented};
@@ -73,19 +74,11 @@ struct Which {
     #[arg(long, value_name = "ID")]
     client_id: Option<String>,
     /// Only those of this principal, such as User:shop; a name alone is a user's
-    #[arg(long, value_parser = principal)]
+    #[arg(long, value_parser = |text: &str| parse_principal(text).map(|it| it.to_string()))]
     principal: Option<String>,
     /// Only those from this address, or from this address and port
     #[arg(long)]
     address: Option<String>,
-}
-
-fn principal(text: &str) -> Result<String, String> {
-    match text {
-        "" => Err("a principal looks like User:alice".to_owned()),
-        name if !name.contains(':') => Ok(format!("User:{name}")),
-        text => Ok(text.to_owned()),
-    }
 }
 
 /// A connection, as its node reports it.
@@ -162,8 +155,15 @@ pub(crate) async fn run(clients: Clients) -> Result<Exit, Failure> {
     Ok(found.exit())
 }
 
-/// Asks every node.
+/// Asks every node; says which do not answer.
 async fn ask(client: &Client, method: &str, arguments: &Value) -> Result<Found, Failure> {
+    let mut found = look(client, method, arguments).await?;
+    found.silent.extend(lost(client).await?);
+    Ok(found)
+}
+
+/// Asks the nodes that the cluster hears of.
+async fn look(client: &Client, method: &str, arguments: &Value) -> Result<Found, Failure> {
     let view = client.refresh(Some(&[])).await?;
     let mut found = Found::default();
     for node in view.brokers.keys().copied() {
@@ -179,16 +179,16 @@ async fn ask(client: &Client, method: &str, arguments: &Value) -> Result<Found, 
             Err(error) => found.silent.push(Silent { node, error: error.to_string() }),
         }
     }
-    found.silent.extend(lost(client, &view.brokers).await?);
     found.clients.sort_by_key(|it| (it.node, it.connection));
     Ok(found)
 }
 
 /// Nodes that clients are not sent to, because the cluster does not hear of them: one that is paused or cut off may
 /// still have connections.
-async fn lost<T>(client: &Client, known: &BTreeMap<i32, T>) -> Result<Vec<Silent>, Failure> {
+async fn lost(client: &Client) -> Result<Vec<Silent>, Failure> {
     let nodes = cluster::ask(client).await?.nodes.into_iter();
-    let is_known = |id: u32| i32::try_from(id).is_ok_and(|id| known.contains_key(&id));
+    let view = client.view();
+    let is_known = |id: u32| i32::try_from(id).is_ok_and(|id| view.brokers.contains_key(&id));
     let lost = nodes.filter(|node| !is_known(node.id) && !node.is_alive());
     let silent = |node: cluster::NodeStatus| {
         let error = "the cluster takes it for dead; its connections are not known".to_owned();
@@ -211,15 +211,16 @@ fn is_denied(error: &Failure) -> bool {
 async fn kick(client: &Client, which: &Which, consent: Consent) -> Result<Value, Failure> {
     let mut arguments = json!(which);
     arguments["dry_run"] = true.into();
-    let mut found = ask(client, "client.kick", &arguments).await?;
+    let mut found = look(client, "client.kick", &arguments).await?;
     let is_done = match found.clients.is_empty() || consent.is_given() {
         true => !consent.dry_run,
         false => consent.ask(&loss(&found))? == Consented::Yes,
     };
     if is_done {
         arguments["dry_run"] = false.into();
-        found = ask(client, "client.kick", &arguments).await?;
+        found = look(client, "client.kick", &arguments).await?;
     }
+    found.silent.extend(lost(client).await?);
     let mut shown = json!(found);
     shown["dry_run"] = json!(!is_done);
     Ok(shown)

@@ -9,17 +9,16 @@ use meridian_storage::config::{FILE_COUNT_MIN, StoreConfig};
 use meridian_storage::tier::TierRules;
 
 use super::owner::OwnFolder;
-use super::{StartError, disk_format, secret_key};
+use super::{StartError, check_identity, disk_format, secret_key};
 use crate::config::{FAST_FILE_COUNT_MIN, NodeConfig};
 use crate::context::OwnEnd;
 use crate::log::{StoreFailure, StoreHandle, StoreSettings};
-use crate::runtime::clock::{self, Clock};
+use crate::runtime::clock::Clock;
 use crate::runtime::disk::FolderDisk;
 use crate::runtime::folder::{self, FolderLock};
 use crate::runtime::mutation;
 use crate::runtime::objects::Objects;
 use crate::runtime::tiered::{self, CapacityTier};
-use crate::runtime::tls::NodeIdentity;
 
 /// Share of the free disk that the journal may take if nothing else was said.
 const CAPACITY_PERCENT: u64 = 90;
@@ -38,9 +37,7 @@ pub(super) async fn open(
     clock: Clock,
     rng: &mut SplitMix,
 ) -> Result<Opened, StartError> {
-    if let (Some(folder), Some(cluster)) = (&config.tls, &config.cluster) {
-        NodeIdentity::load(folder)?.check(config.node, cluster, clock::wall_time())?;
-    }
+    check_identity(config)?;
     lock(config, &config.data).await?;
     let keys = secret_key::find(config)?;
     let own = OwnFolder::check(config, rng)?;

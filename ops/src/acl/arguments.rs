@@ -47,7 +47,7 @@ pub(super) fn pattern(kind: ResourceType, name: &str, is_prefix: bool) -> Patter
 }
 
 /// A principal; a name alone is a user's.
-pub(super) fn parse_principal(text: &str) -> Result<Principal, String> {
+pub(crate) fn parse_principal(text: &str) -> Result<Principal, String> {
     match text {
         "" => Err("a principal looks like User:alice; User:* is everybody".to_owned()),
         name if !name.contains(':') => Ok(Principal::user(name)),

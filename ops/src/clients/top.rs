@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{Connection, Which, ask, or_none, render_silent};
+use super::{Connection, Which, ask, look, or_none, render_silent};
 use crate::client::{Client, clock};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
@@ -56,7 +56,7 @@ struct Busy {
 impl Top {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
         let arguments = json!(self.which);
-        let (before, at) = (ask(client, "client.list", &arguments).await?, clock::now());
+        let (before, at) = (look(client, "client.list", &arguments).await?, clock::now());
         tokio::time::sleep(Duration::from_secs(self.interval)).await;
         let after = ask(client, "client.list", &arguments).await?;
         let took = clock::now().saturating_duration_since(at);
