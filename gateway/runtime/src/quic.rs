@@ -19,6 +19,7 @@ mod inbound;
 mod lane;
 mod outbound;
 mod peer;
+mod socket;
 #[cfg(test)]
 mod tests;
 
@@ -34,8 +35,8 @@ use tokio::task::JoinHandle;
 pub use self::config::TransportConfig;
 use self::endpoint::{Endpoint, close_code};
 use self::inbound::Acceptor;
-use self::lane::LaneThreads;
 pub use self::lane::hurry;
+use self::lane::{Lane, LaneThreads};
 use self::peer::{Peers, Target};
 use crate::tls::TlsError;
 
@@ -196,7 +197,7 @@ pub struct Transport {
     endpoint: Endpoint,
     peers: Arc<Peers>,
     acceptor: Arc<Acceptor>,
-    accept_task: JoinHandle<()>,
+    accept_tasks: [JoinHandle<()>; 2],
     frame_bytes_max: usize,
     _threads: [LaneThreads; 2],
 }
@@ -218,12 +219,13 @@ impl Transport {
             Arc::new(Peers::new(Arc::clone(&config), endpoint.clone(), Arc::clone(&handler)));
         let acceptor =
             Arc::new(Acceptor::new(config, endpoint.clone(), Arc::clone(&peers), handler));
-        let accept_task = metadata.handle().spawn(Arc::clone(&acceptor).run());
+        let accept_tasks = [Lane::Foreground, Lane::Metadata]
+            .map(|lane| endpoint.threads(lane).spawn(Arc::clone(&acceptor).run(lane)));
         Ok(Self {
             endpoint,
             peers,
             acceptor,
-            accept_task,
+            accept_tasks,
             frame_bytes_max,
             _threads: [background, metadata],
         })
@@ -272,7 +274,7 @@ impl Transport {
 
 impl Drop for Transport {
     fn drop(&mut self) {
-        self.accept_task.abort();
+        self.accept_tasks.iter().for_each(JoinHandle::abort);
         self.peers.stop();
         self.endpoint.close(close_code::SHUT_DOWN, "node shuts down");
     }

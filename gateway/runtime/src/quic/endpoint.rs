@@ -1,7 +1,6 @@
 //! The UDP socket and the QUIC settings of both directions.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsRawFd;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,8 +11,9 @@ use quinn::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 use rustls::pki_types::CertificateDer;
 use tokio::runtime::Handle;
 
-use super::lane::Lane;
+use super::lane::{Lane, MetadataIds};
 use super::peer::{LATE_COUNT_MAX, Target};
+use super::socket::{PacketSocket, Sockets};
 use super::{Channel, PathClass, TransportConfig, TransportError};
 use crate::clock;
 use crate::congestion::SteadyBbrConfig;
@@ -61,10 +61,9 @@ const INITIAL_WINDOW_BYTES: u64 = 2 << 20;
 const SAME_DATACENTER_INITIAL_RTT: Duration = Duration::from_millis(20);
 const CROSS_DATACENTER_INITIAL_RTT: Duration = Duration::from_millis(150);
 
-/// The QUIC endpoint of this node, for dialling and accepting.
+/// The QUIC endpoints of this node, for dialling and accepting.
 #[derive(Clone)]
 pub(super) struct Endpoint {
-    quinn: quinn::Endpoint,
     local_address: SocketAddr,
     cluster: ClusterId,
     foreground: LaneEnd,
@@ -77,13 +76,15 @@ pub(super) struct Endpoint {
 struct LaneEnd {
     /// What drives its connections.
     threads: Handle,
+    /// What its packets come in by.
+    quinn: quinn::Endpoint,
     same_datacenter: quinn::ClientConfig,
     cross_datacenter: quinn::ClientConfig,
     server: Arc<quinn::ServerConfig>,
 }
 
 impl Endpoint {
-    /// The current runtime drives the foreground; the threads for metadata take packets off the socket.
+    /// The current runtime drives the foreground, and takes its packets and those of the background off their socket.
     pub(super) fn open(
         config: &TransportConfig,
         background: Handle,
@@ -93,31 +94,52 @@ impl Endpoint {
             config.identity.check(config.node, &config.cluster, clock::wall_time())?;
         let credentials = credentials.letting_in(config.trust.clone());
         let listen = |source| TransportError::Listen { address: config.listen, source };
-        let socket = UdpSocket::bind(config.listen).map_err(listen)?;
-        set_buffers(&socket, config.socket_buffer_bytes);
-        let local_address = socket.local_addr().map_err(listen)?;
-        let lane = |lane, threads| {
+        let sockets = Sockets::bind(config.listen, config.socket_buffer_bytes).map_err(listen)?;
+        let local_address = sockets.main.local_addr().map_err(listen)?;
+        let server = |lane| server_config(config, &credentials, lane).map(Arc::new);
+        let foreground_server = server(Lane::Foreground)?;
+        let open_quinn = |lane, threads: &Handle, socket| {
+            let _threads = threads.enter();
+            quinn::Endpoint::new_with_abstract_socket(
+                endpoint_config(config, &credentials, lane)?,
+                Some(foreground_server.as_ref().clone()),
+                PacketSocket::new(socket).map_err(listen)?,
+                Arc::new(quinn::TokioRuntime),
+            )
+            .map_err(listen)
+        };
+        // Without a socket of its own, metadata must not wait for the foreground's threads to take its packets.
+        let (main_lane, main_threads) = match sockets.metadata {
+            Some(_) => (Lane::Foreground, Handle::current()),
+            None => (Lane::Metadata, metadata.clone()),
+        };
+        let main = open_quinn(main_lane, &main_threads, sockets.main)?;
+        let metadata_quinn = match sockets.metadata {
+            Some(socket) => open_quinn(Lane::Metadata, &metadata, socket)?,
+            None => main.clone(),
+        };
+        let lane = |lane, threads, quinn: &quinn::Endpoint, server| {
             let client = |path| client_config(config, &credentials, lane, path);
             Ok::<_, TransportError>(LaneEnd {
                 threads,
+                quinn: quinn.clone(),
                 same_datacenter: client(PathClass::SameDatacenter)?,
                 cross_datacenter: client(PathClass::CrossDatacenter)?,
-                server: Arc::new(server_config(config, &credentials, lane)?),
+                server,
             })
         };
-        let foreground = lane(Lane::Foreground, Handle::current())?;
-        let background = lane(Lane::Background, background)?;
-        let metadata = lane(Lane::Metadata, metadata)?;
-        let _threads = metadata.threads.enter();
-        let quinn = quinn::Endpoint::new(
-            endpoint_config(config, &credentials)?,
-            Some(foreground.server.as_ref().clone()),
-            socket,
-            Arc::new(quinn::TokioRuntime),
-        )
-        .map_err(listen)?;
-        let (cluster, metadata) = (config.cluster.clone(), metadata.clone());
-        Ok(Self { quinn, local_address, cluster, foreground, background, metadata })
+        Ok(Self {
+            local_address,
+            cluster: config.cluster.clone(),
+            foreground: lane(
+                Lane::Foreground,
+                Handle::current(),
+                &main,
+                foreground_server.clone(),
+            )?,
+            background: lane(Lane::Background, background, &main, server(Lane::Background)?)?,
+            metadata: lane(Lane::Metadata, metadata, &metadata_quinn, server(Lane::Metadata)?)?,
+        })
     }
 
     /// What drives the connections of a lane, and is to work on them.
@@ -152,7 +174,7 @@ impl Endpoint {
         let name = tls::node_name(node, &self.cluster)?;
         // The connection's driver is spawned where this is called.
         let _threads = end.threads.enter();
-        Ok(self.quinn.connect_with(config, address, &name)?)
+        Ok(end.quinn.connect_with(config, address, &name)?)
     }
 
     /// Goes on with a handshake that a peer has started.
@@ -165,16 +187,20 @@ impl Endpoint {
         incoming.accept_with(Arc::clone(&end.server))
     }
 
-    pub(super) async fn accept(&self) -> Option<quinn::Incoming> {
-        self.quinn.accept().await
+    /// The next connection that comes in by the packets of this lane; none once the endpoint is closed.
+    pub(super) async fn accept(&self, lane: Lane) -> Option<quinn::Incoming> {
+        self.end(lane).quinn.accept().await
     }
 
     pub(super) fn close(&self, code: VarInt, reason: &str) {
-        self.quinn.close(code, reason.as_bytes());
+        for end in [&self.foreground, &self.metadata] {
+            end.quinn.close(code, reason.as_bytes());
+        }
     }
 
     pub(super) async fn wait_idle(&self) {
-        self.quinn.wait_idle().await;
+        self.foreground.quinn.wait_idle().await;
+        self.metadata.quinn.wait_idle().await;
     }
 }
 
@@ -204,8 +230,12 @@ pub(super) fn peer_node(
 fn endpoint_config(
     config: &TransportConfig,
     credentials: &Credentials,
+    lane: Lane,
 ) -> Result<quinn::EndpointConfig, TransportError> {
     let mut endpoint = credentials.endpoint_config("meridian");
+    if lane == Lane::Metadata {
+        endpoint.cid_generator(|| Box::new(MetadataIds));
+    }
     endpoint
         .max_udp_payload_size(config.datagram_bytes_max.max(DATAGRAM_BYTES_MIN))
         .map_err(|_| TransportError::Config("datagram_bytes_max must be from 1200 to 65527"))?;
@@ -295,39 +325,4 @@ fn transport_config(
         .mtu_discovery_config(Some(mtu_discovery))
         .enable_segmentation_offload(config.datagram_bytes_max <= GSO_DATAGRAM_BYTES_MAX);
     Ok(transport)
-}
-
-/// Asks for large socket buffers: beyond the system's limit where we may (`CAP_NET_ADMIN`), else
-/// up to it. Smaller ones only cost retransmissions, so failure is only logged.
-fn set_buffers(socket: &UdpSocket, size_bytes: usize) {
-    let size_bytes = libc::c_int::try_from(size_bytes).unwrap_or(libc::c_int::MAX);
-    for (forced, limited) in
-        [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
-    {
-        if set_socket_option(socket, forced, size_bytes).is_err()
-            && let Err(error) = set_socket_option(socket, limited, size_bytes)
-        {
-            tracing::warn!(%error, size_bytes, "cannot enlarge the UDP socket's buffers");
-        }
-    }
-}
-
-#[expect(unsafe_code, reason = "the standard library does not set socket buffers")]
-fn set_socket_option(
-    socket: &UdpSocket,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> Result<(), std::io::Error> {
-    // SAFETY: the descriptor is open while `socket` is borrowed, and `value` is a live c_int of
-    // the size given.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }

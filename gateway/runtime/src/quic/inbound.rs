@@ -89,9 +89,9 @@ impl Acceptor {
         self.refused_connections.load(Ordering::Relaxed)
     }
 
-    /// Accepts until the endpoint closes.
-    pub(super) async fn run(self: Arc<Self>) {
-        while let Some(incoming) = self.endpoint.accept().await {
+    /// Accepts the connections that come in by the packets of one lane, until the endpoint closes.
+    pub(super) async fn run(self: Arc<Self>, packets_of: Lane) {
+        while let Some(incoming) = self.endpoint.accept(packets_of).await {
             let lane = Lane::of_incoming(&incoming);
             let permits = &self.handshakes[lane as usize];
             let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {

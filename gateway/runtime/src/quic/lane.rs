@@ -6,7 +6,7 @@
 //!
 //! Raft and heartbeats say who is alive, so they must not wait behind anything: a node that is short of processor time
 //! would be taken for dead, and each takeover is more work for those that are short of it already. They have a
-//! connection and a thread that does nothing else, but for taking packets off the socket.
+//! connection, a socket ([`socket`](super::socket)) and a thread that does nothing else.
 //!
 //! A dialler marks the other two in the first packet (the destination connection id, which it chooses, RFC 9000
 //! section 7.2), so that the accepting side drives them by the right threads from their handshake on. What a
@@ -15,7 +15,7 @@
 use std::time::Duration;
 
 use quinn::crypto::rustls::HandshakeData;
-use quinn_proto::{ConnectionId, ConnectionIdGenerator, RandomConnectionIdGenerator};
+use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid, RandomConnectionIdGenerator};
 use tokio::runtime::{Handle, Runtime};
 
 use super::{Channel, TransportConfig};
@@ -29,10 +29,12 @@ const METADATA_NICE: libc::c_int = -5;
 
 /// How a connection id begins that a dialler chose for bulk, or for metadata.
 const BACKGROUND_MARK: [u8; MARK_BYTES] = *b"bulk";
-const METADATA_MARK: [u8; MARK_BYTES] = *b"meta";
+pub(super) const METADATA_MARK: [u8; MARK_BYTES] = *b"meta";
 const MARK_BYTES: usize = 4;
-/// Its length, of which all but the mark is random.
+/// The length of one that a dialler chose, of which all but the mark is random.
 const MARKED_ID_BYTES: usize = 20;
+/// The length of one that is chosen for the packets that come back, or that the accepting side chose.
+const METADATA_ID_BYTES: usize = 12;
 
 /// What yields to all others takes longer.
 const BACKGROUND_PATIENCE: u32 = 5;
@@ -103,7 +105,7 @@ impl Lane {
 
     /// What the first packet of a connection of this lane is marked with, made anew for each; the foreground's is not.
     pub(super) fn marked_ids(self) -> Option<impl Fn() -> ConnectionId + Send + Sync + 'static> {
-        self.mark().map(|mark| move || marked_id(mark))
+        self.mark().map(|mark| move || marked_id::<MARKED_ID_BYTES>(mark))
     }
 }
 
@@ -116,9 +118,30 @@ fn protocol(connection: &quinn::Connection) -> Option<Vec<u8>> {
     connection.handshake_data()?.downcast::<HandshakeData>().ok()?.protocol
 }
 
+/// The ids of this node's connections for metadata, by which the kernel knows their packets.
+pub(super) struct MetadataIds;
+
+impl ConnectionIdGenerator for MetadataIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        marked_id::<METADATA_ID_BYTES>(METADATA_MARK)
+    }
+
+    fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
+        if id.starts_with(&METADATA_MARK) { Ok(()) } else { Err(InvalidCid) }
+    }
+
+    fn cid_len(&self) -> usize {
+        METADATA_ID_BYTES
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
 /// A connection id that begins with this mark.
-fn marked_id(mark: [u8; MARK_BYTES]) -> ConnectionId {
-    let mut id = [0; MARKED_ID_BYTES];
+fn marked_id<const LENGTH_BYTES: usize>(mark: [u8; MARK_BYTES]) -> ConnectionId {
+    let mut id = [0; LENGTH_BYTES];
     let (head, random) = id.split_at_mut(MARK_BYTES);
     head.copy_from_slice(&mark);
     random.copy_from_slice(&RandomConnectionIdGenerator::new(random.len()).generate_cid());
