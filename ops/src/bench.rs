@@ -1,6 +1,7 @@
 //! `meridian bench`: a load generator that leaves the processor to the server.
 
 mod batch;
+mod chain;
 mod consume;
 mod groups;
 mod meter;
@@ -59,6 +60,12 @@ enum Command {
     ///
     /// Example: meridian bench groups --groups 1000 --members 10 --rate 20000 --duration 30
     Groups(groups::Groups),
+    /// Run chains of services, each of which reads a topic and writes to the next one, and measure from end to end
+    ///
+    /// Ends with exit code 2 if a chain is not within the bar.
+    ///
+    /// Example: meridian bench chain --instances 2 --services 5 --rate 1000 --duration 30
+    Chain(chain::Chain),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -127,6 +134,7 @@ pub(crate) async fn run(bench: Bench) -> Result<Exit, Failure> {
     let client = target.connect().await?;
     let (report, failed) = match command {
         Command::Groups(config) => return run_groups(&target, &client, config).await,
+        Command::Chain(config) => return run_chains(&target, &client, config).await,
         Command::Produce(load) => produce_only(&client, &load).await?,
         Command::Consume(consume) => consume_only(&client, &consume).await?,
         Command::Full(load) => full(&client, &load).await?,
@@ -150,6 +158,19 @@ async fn run_groups(
     }
     // Commits belong to the groups' own partitions: a metadata log that grows with them is a fault.
     Ok(if report.is_metadata_quiet() { Exit::Ok } else { Exit::Degraded })
+}
+
+async fn run_chains(
+    target: &Target,
+    client: &Client,
+    config: chain::Chain,
+) -> Result<Exit, Failure> {
+    let (report, failed) = chain::run(client, config).await?;
+    output::print(target.output, &report, chain::ChainReport::render)?;
+    match failed {
+        Some(error) => Err(error.into()),
+        None => Ok(if report.holds() { Exit::Ok } else { Exit::Degraded }),
+    }
 }
 
 type Outcome = Result<(Report, Option<ClientError>), Failure>;

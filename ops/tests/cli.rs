@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json as literal};
 
 use self::common::{Running, Scratch, base_port, json, meridian, ok, run, text};
 
@@ -156,6 +156,20 @@ fn the_load_generator_counts_what_it_wrote_and_read() {
     assert!(side(&paced, 0)["elapsed_s"].as_f64().unwrap() > 2.4);
     let read = json(&["bench", "consume", "--topic", "f", "-b", at, "-o", "json"]);
     assert_eq!(side(&read, 0)["records"], 10_000);
+    // Twice, as the records of an earlier run must not count.
+    for _ in 0..2 {
+        let chain = ["--instances", "2", "--services", "2", "--rate", "100", "--duration", "1"];
+        let bars = ["--warmup", "0", "--linger-ms", "3", "--bar-ms", "60000", "-o", "json"];
+        let chain = json(&[&["bench", "chain", "-b", at][..], &chain, &bars].concat());
+        assert_eq!(
+            (&chain["records"], &chain["missing"]),
+            (&literal!(200), &literal!(0)),
+            "{chain}"
+        );
+        assert_eq!(chain["holds"], true);
+    }
+    let late = ["bench", "chain", "-b", at, "--duration", "1", "--warmup", "0", "--bar-ms", "0"];
+    assert_eq!(run(&late).status.code(), Some(2));
     let many = ["bench", "produce", "-b", at, "--in-flight", "9"];
     assert!(text(&run(&many).stderr).contains("--no-idempotence"));
 }

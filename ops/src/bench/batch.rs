@@ -15,7 +15,7 @@ const NOISE_BYTES: usize = 1 << 20;
 /// Where the checksum begins to cover a batch.
 const CHECKSUM_FROM: usize = 21;
 /// The time a record was due, at the start of its value: nanoseconds since the run began.
-const STAMP_BYTES: usize = size_of::<u64>();
+pub(super) const STAMP_BYTES: usize = size_of::<u64>();
 /// Bytes of a record besides its value, at most.
 const RECORD_OVERHEAD_BYTES: usize = 20;
 
@@ -181,9 +181,14 @@ impl BatchMaker {
     }
 
     fn stamp(&self, due: Instant) -> [u8; STAMP_BYTES] {
-        let since = due.saturating_duration_since(self.epoch).as_nanos();
-        u64::try_from(since).unwrap_or(u64::MAX).to_be_bytes()
+        stamp(self.epoch, due)
     }
+}
+
+/// How a value says when its record was due.
+pub(super) fn stamp(epoch: Instant, due: Instant) -> [u8; STAMP_BYTES] {
+    let since = due.saturating_duration_since(epoch).as_nanos();
+    u64::try_from(since).unwrap_or(u64::MAX).to_be_bytes()
 }
 
 /// When a record was due, by its value.

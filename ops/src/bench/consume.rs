@@ -20,7 +20,7 @@ pub(super) const LATEST: i64 = ListOffsetsPartition::TIMESTAMP_LATEST;
 /// Lanes of consumers, out of the way of those of producers.
 const FIRST_LANE: u32 = 1 << 16;
 /// Most bytes the records of one batch may take.
-const BATCH_SIZE_BYTES_MAX: usize = 256 << 20;
+pub(super) const BATCH_SIZE_BYTES_MAX: usize = 256 << 20;
 
 /// What to read.
 #[derive(Debug, Clone)]

@@ -1,5 +1,6 @@
 //! What a run says at its end.
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::meter::{Meter, count, mega, ms};
@@ -27,14 +28,38 @@ struct Side {
     latency_ms: Option<Latency>,
 }
 
+/// Milliseconds.
 #[derive(Debug, Serialize)]
-struct Latency {
+pub(super) struct Latency {
     mean: f64,
     p50: f64,
     p90: f64,
     p99: f64,
     p999: f64,
     max: f64,
+}
+
+impl Latency {
+    /// None if nothing was timed.
+    pub(super) fn of(latency_us: &Histogram<u64>) -> Option<Self> {
+        let at = |quantile| ms(latency_us.value_at_quantile(quantile));
+        (!latency_us.is_empty()).then(|| Self {
+            mean: latency_us.mean() / 1e3,
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99),
+            p999: at(0.999),
+            max: ms(latency_us.max()),
+        })
+    }
+
+    /// A line for people.
+    pub(super) fn render(&self) -> String {
+        format!(
+            "  latency ms: p50 {:.2}  p90 {:.2}  p99 {:.2}  p99.9 {:.2}  max {:.2}  mean {:.2}\n",
+            self.p50, self.p90, self.p99, self.p999, self.max, self.mean
+        )
+    }
 }
 
 impl Report {
@@ -48,15 +73,6 @@ impl Report {
         let (counts, elapsed) = meter.result();
         let seconds = elapsed.as_secs_f64();
         let per_second = |value: f64| if seconds > 0.0 { value / seconds } else { 0.0 };
-        let at = |quantile| ms(counts.latency_us.value_at_quantile(quantile));
-        let latency_ms = (!counts.latency_us.is_empty()).then(|| Latency {
-            mean: counts.latency_us.mean() / 1e3,
-            p50: at(0.5),
-            p90: at(0.9),
-            p99: at(0.99),
-            p999: at(0.999),
-            max: ms(counts.latency_us.max()),
-        });
         self.sides.push(Side {
             name: meter.name,
             elapsed_s: seconds,
@@ -66,7 +82,7 @@ impl Report {
             mb_per_s: per_second(mega(counts.payload_bytes)),
             retries: counts.retries,
             errors: counts.errors,
-            latency_ms,
+            latency_ms: Latency::of(&counts.latency_us),
         });
         self
     }
@@ -88,11 +104,7 @@ impl Report {
                 side.errors
             ));
             if let Some(latency) = &side.latency_ms {
-                text.push_str(&format!(
-                    "  latency ms: p50 {:.2}  p90 {:.2}  p99 {:.2}  p99.9 {:.2}  max {:.2}  mean \
-                     {:.2}\n",
-                    latency.p50, latency.p90, latency.p99, latency.p999, latency.max, latency.mean
-                ));
+                text.push_str(&latency.render());
             }
         }
         text

@@ -110,7 +110,21 @@ impl Consumer {
     /// Waits for the next answer of any leader. It may hold nothing new.
     pub(crate) async fn poll(&mut self) -> Result<Vec<Read>, ClientError> {
         self.fetch().await?;
-        let Some(Ok(fetched)) = self.fetches.join_next().await else { return Ok(Vec::new()) };
+        match self.fetches.join_next().await {
+            Some(Ok(fetched)) => self.take_fetched(fetched).await,
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Takes an answer that has come already, if there is one.
+    pub(crate) async fn poll_now(&mut self) -> Result<Vec<Read>, ClientError> {
+        match self.fetches.try_join_next() {
+            Some(Ok(fetched)) => self.take_fetched(fetched).await,
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    async fn take_fetched(&mut self, fetched: Fetched) -> Result<Vec<Read>, ClientError> {
         self.polled.remove(&fetched.leader);
         for partition in &fetched.partitions {
             self.fetching.remove(partition);
