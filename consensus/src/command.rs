@@ -342,8 +342,10 @@ impl FeatureLevel {
     pub const OPEN_RESOURCES: Self = Self(15);
     /// Users may have delegation tokens.
     pub const TOKENS: Self = Self(16);
+    /// New partitions may go to any group that fits their storage class.
+    pub const GROUPS_SPREAD: Self = Self(17);
     /// The highest that this binary can run at.
-    pub const LATEST: Self = Self::TOKENS;
+    pub const LATEST: Self = Self::GROUPS_SPREAD;
 
     /// The level from which on all nodes know groups of this shape.
     pub const fn of_geometry(geometry: Geometry) -> Self {

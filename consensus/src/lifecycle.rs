@@ -351,9 +351,9 @@ pub fn plan_group(metadata: &Metadata, wanted: &[Geometry]) -> Option<Command> {
             && metadata.node(id).is_some_and(|node| node.liveness == Liveness::Alive)
     };
     // One that there are no nodes for yet holds back none that there are.
-    let (geometry, nodes) = missing
-        .into_iter()
-        .find_map(|geometry| Some((geometry, metadata.nodes_that_fill(geometry, is_free)?)))?;
+    let (geometry, nodes) = missing.into_iter().find_map(|geometry| {
+        Some((geometry, metadata.nodes_that_fill_evenly(geometry, is_free)?))
+    })?;
     if expected_count == 0 {
         return None;
     }

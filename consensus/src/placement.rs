@@ -23,27 +23,68 @@ pub const PREFERRED_LEADER_DC: &str = "preferred.leader.dc";
 /// Leaders may differ by a tenth and by this many before they are moved for balance.
 const IMBALANCE_MIN: u32 = 2;
 
+/// One look goes over no more partitions: the thread that looks has heartbeats of Raft to send.
+const SWEEP_COUNT_MAX: usize = 25_000;
+
+/// A look at all partitions, a part of them at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sweep {
+    /// Where the next look goes on; `None` begins anew.
+    next: Option<PartitionId>,
+}
+
+impl Sweep {
+    /// Whether some partitions were looked at, and not yet all.
+    pub fn is_under_way(&self) -> bool {
+        self.next.is_some()
+    }
+
+    /// The partitions of this look; where the next one goes on is set at once.
+    fn part<'a>(&mut self, metadata: &'a Metadata) -> Vec<(PartitionId, &'a Partition)> {
+        let mut from = metadata.partitions_from(self.next.unwrap_or(PartitionId::new(0)));
+        let part = from.by_ref().take(SWEEP_COUNT_MAX).collect();
+        self.next = from.next().map(|(id, _)| id);
+        part
+    }
+}
+
 /// The nodes that may lead, and how much each leads already.
 #[derive(Clone, Debug)]
 pub struct Placement<'a> {
     metadata: &'a Metadata,
     candidates: BTreeMap<NodeId, Candidate<'a>>,
+    /// The candidates of each group, by datacenter.
+    of_groups: BTreeMap<Option<GroupId>, Places<'a>>,
 }
+
+/// What nodes in each datacenter have to do; the first of one leads next.
+type Places<'a> = BTreeMap<&'a Datacenter, BTreeSet<Load>>;
 
 #[derive(Clone, Copy, Debug)]
 struct Candidate<'a> {
     datacenter: &'a Datacenter,
     /// Whose slot it fills.
     group: Option<GroupId>,
+    load: Load,
+}
+
+/// How much a node has to do, least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Load {
     /// Its disk gets its copies back: what it would lead waits behind them.
     is_refilled: bool,
     partition_count: u32,
+    node: NodeId,
 }
 
 impl<'a> Placement<'a> {
     /// Counts what each node leads. Nodes in `avoided` lead nothing new, whatever the metadata
     /// says of them.
     pub fn new(metadata: &'a Metadata, avoided: &BTreeSet<NodeId>) -> Self {
+        let slots: BTreeMap<NodeId, (GroupId, SlotState)> = metadata
+            .groups()
+            .flat_map(|it| it.slots.iter().map(|slot| (slot.node, (it.group, slot.state))))
+            .collect();
         let gateways: Vec<NodeId> = metadata
             .nodes()
             .filter(|(id, node)| {
@@ -53,30 +94,39 @@ impl<'a> Placement<'a> {
             })
             .map(|(id, _)| id)
             .collect();
-        let filling: Vec<NodeId> = gateways
-            .iter()
-            .copied()
-            .filter(|node| metadata.slot_filled_by(*node).is_some())
-            .collect();
+        let filling: Vec<NodeId> =
+            gateways.iter().copied().filter(|node| slots.contains_key(node)).collect();
         let chosen = if filling.is_empty() { gateways } else { filling };
-        let mut candidates: BTreeMap<NodeId, Candidate<'a>> = chosen
-            .into_iter()
-            .filter_map(|id| {
-                let datacenter = &metadata.node(id)?.registration.datacenter;
-                let slot = metadata.slot_filled_by(id);
-                let group = slot.map(|(group, _)| group);
-                let is_refilled = slot
-                    .and_then(|(group, slot)| metadata.group(group)?.slot(slot))
-                    .is_some_and(|slot| slot.state == SlotState::LostData);
-                Some((id, Candidate { datacenter, group, is_refilled, partition_count: 0 }))
-            })
-            .collect();
-        for (_, partition) in metadata.partitions() {
-            if let Some(leader) = candidates.get_mut(&partition.leader) {
-                leader.partition_count += 1;
-            }
+        let mut placement =
+            Self { metadata, candidates: BTreeMap::new(), of_groups: BTreeMap::new() };
+        for node in chosen {
+            let Some(known) = metadata.node(node) else { continue };
+            let slot = slots.get(&node);
+            let is_refilled = slot.is_some_and(|(_, state)| *state == SlotState::LostData);
+            let partition_count = u32::try_from(metadata.led_count(node)).unwrap_or(u32::MAX);
+            placement.enter(Candidate {
+                datacenter: &known.registration.datacenter,
+                group: slot.map(|(group, _)| *group),
+                load: Load { is_refilled, partition_count, node },
+            });
         }
-        Self { metadata, candidates }
+        placement
+    }
+
+    fn enter(&mut self, candidate: Candidate<'a>) {
+        let places = self.of_groups.entry(candidate.group).or_default();
+        places.entry(candidate.datacenter).or_default().insert(candidate.load);
+        self.candidates.insert(candidate.load.node, candidate);
+    }
+
+    /// A candidate is to lead one more partition, or one less.
+    fn recount(&mut self, node: NodeId, recounted: impl Fn(u32) -> u32) {
+        let Some(candidate) = self.candidates.get_mut(&node) else { return };
+        let places = self.of_groups.get_mut(&candidate.group);
+        let Some(loads) = places.and_then(|it| it.get_mut(candidate.datacenter)) else { return };
+        loads.remove(&candidate.load);
+        candidate.load.partition_count = recounted(candidate.load.partition_count);
+        loads.insert(candidate.load);
     }
 
     /// First leaders of `count` new partitions of one topic of this storage class that prefer these
@@ -88,37 +138,34 @@ impl<'a> Placement<'a> {
         preferred: &Preference,
         class: Option<&str>,
     ) -> Option<Vec<NodeId>> {
-        let group = self.metadata.group_for_class(class);
-        let mut of_topic: BTreeMap<NodeId, u32> = BTreeMap::new();
-        let mut choose = |_| {
-            let share = |node| of_topic.get(&node).copied().unwrap_or(0);
-            let node = self.choose_by(group, preferred, share)?;
-            *of_topic.entry(node).or_default() += 1;
-            Some(node)
+        let groups = self.metadata.groups_of_new(class);
+        let fits = |it: &&Candidate<'_>| it.group.is_some_and(|group| groups.contains(&group));
+        let fitting: Vec<Candidate<'a>> = self.candidates.values().filter(fits).copied().collect();
+        let all = || self.candidates.values().copied().collect();
+        let chosen: Vec<Candidate<'a>> = if fitting.is_empty() { all() } else { fitting };
+        let turn = |it: Candidate<'_>| {
+            let Load { is_refilled, partition_count, node } = it.load;
+            let of_topic = 0_u32;
+            (preferred.rank(it.datacenter), is_refilled, of_topic, partition_count, node)
         };
-        (0..count).map(&mut choose).collect()
+        let mut turns: BTreeSet<_> = chosen.into_iter().map(turn).collect();
+        let mut leaders = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let (rank, is_refilled, of_topic, partition_count, node) = turns.pop_first()?;
+            turns.insert((rank, is_refilled, of_topic + 1, partition_count + 1, node));
+            self.recount(node, |count| count + 1);
+            leaders.push(node);
+        }
+        Some(leaders)
     }
 
-    /// Takes the best candidate and counts the partition as its own.
-    fn choose(&mut self, group: GroupId, preferred: &Preference) -> Option<NodeId> {
-        self.choose_by(Some(group), preferred, |_| 0)
-    }
-
-    /// Chooses a node; among equally preferred ones that with the smallest `share`.
-    fn choose_by(
-        &mut self,
-        group: Option<GroupId>,
-        preferred: &Preference,
-        share: impl Fn(NodeId) -> u32,
-    ) -> Option<NodeId> {
-        let key = |(node, it): &(&NodeId, &mut Candidate<'_>)| {
-            let rank = preferred.rank(it.datacenter);
-            let order = (share(**node), it.partition_count, **node);
-            (it.group != group, rank, it.is_refilled, order)
-        };
-        let (node, candidate) = self.candidates.iter_mut().min_by_key(key)?;
-        candidate.partition_count += 1;
-        Some(*node)
+    /// Takes the best candidate of these groups, or of all if they have none, and counts the partition as its own.
+    fn choose(&mut self, groups: &[GroupId], preferred: &Preference) -> Option<NodeId> {
+        let own = groups.iter().filter_map(|group| self.of_groups.get(&Some(*group)));
+        let best = best_of(own, preferred).or_else(|| best_of(self.of_groups.values(), preferred));
+        let node = best?.node;
+        self.recount(node, |count| count + 1);
+        Some(node)
     }
 
     /// New leaders for all partitions of `dead` nodes that `may_take` lets pass, batched.
@@ -129,13 +176,15 @@ impl<'a> Placement<'a> {
     ) -> Vec<Command> {
         let mut preferences = Preferences::new(self.metadata);
         let mut assignments = Vec::new();
-        for (id, partition) in self.metadata.partitions() {
-            let is_due = dead.contains(&partition.leader) && !self.candidates.is_empty();
-            if !is_due || !may_take(id, partition) {
+        if self.candidates.is_empty() {
+            return Vec::new();
+        }
+        for (id, partition) in dead.iter().flat_map(|node| self.metadata.partitions_led_by(*node)) {
+            if !may_take(id, partition) {
                 continue;
             }
             let preferred = preferences.of(partition.topic);
-            if let Some(leader) = self.choose(partition.group, preferred) {
+            if let Some(leader) = self.choose(&[partition.group], preferred) {
                 assignments.push(assignment(id, partition, leader));
             }
         }
@@ -143,12 +192,14 @@ impl<'a> Placement<'a> {
     }
 
     /// At most `moves_max` planned moves: first to the partitions' groups, to the datacenters that topics
-    /// prefer and away from nodes that are drained, then from crowded nodes to idle ones.
-    pub fn plan_rebalance(&mut self, moves_max: usize) -> Vec<Command> {
+    /// prefer and away from nodes that are drained, then from crowded nodes to idle ones. With the last of them
+    /// the sweep ends.
+    pub fn plan_rebalance(&mut self, sweep: &mut Sweep, moves_max: usize) -> Vec<Command> {
         let mut preferences = Preferences::new(self.metadata);
         let mut moves = Vec::new();
-        for (id, partition) in self.metadata.partitions() {
+        for (id, partition) in sweep.part(self.metadata) {
             if moves.len() == moves_max {
+                *sweep = Sweep::default();
                 break;
             }
             let is_served = self
@@ -157,19 +208,17 @@ impl<'a> Placement<'a> {
                 .is_some_and(|leader| leader.liveness != Liveness::Dead);
             let preferred = preferences.of(partition.topic);
             if is_served && self.is_better_elsewhere(partition, preferred) {
-                let Some(leader) = self.choose(partition.group, preferred) else { break };
-                if let Some(previous) = self.candidates.get_mut(&partition.leader) {
-                    previous.partition_count -= 1;
-                }
+                let Some(leader) = self.choose(&[partition.group], preferred) else { break };
+                self.recount(partition.leader, |count| count - 1);
                 moves.push(assignment(id, partition, leader));
             }
         }
         batched(&moves)
     }
 
-    /// At most `moves_max` moves of partitions that are not in the group of their topic's storage class. Those
+    /// At most `moves_max` moves of partitions that are in no group of their topic's storage class. Those
     /// of dead leaders wait for their takeover, and all while the one group or the other does not serve.
-    pub fn plan_conversion(&mut self, moves_max: usize) -> Option<Command> {
+    pub fn plan_conversion(&mut self, sweep: &mut Sweep, moves_max: usize) -> Option<Command> {
         let metadata = self.metadata;
         let serving: BTreeSet<GroupId> =
             metadata.groups().filter(|it| serves(metadata, it)).map(|it| it.group).collect();
@@ -177,47 +226,70 @@ impl<'a> Placement<'a> {
             return None;
         }
         let mut preferences = Preferences::new(metadata);
-        let mut wanted: BTreeMap<TopicId, Option<GroupId>> = BTreeMap::new();
+        let mut of_topics: BTreeMap<TopicId, Vec<GroupId>> = BTreeMap::new();
         let mut moves = Vec::new();
-        for (id, partition) in metadata.partitions() {
-            let group = *wanted.entry(partition.topic).or_insert_with(|| {
+        for (id, partition) in sweep.part(metadata) {
+            let fitting = of_topics.entry(partition.topic).or_insert_with(|| {
                 let topic = ConfigResource::Topic(partition.topic);
-                metadata.group_for_class(metadata.config(&topic, STORAGE_CLASS))
+                metadata.groups_of_class(metadata.config(&topic, STORAGE_CLASS))
             });
-            let Some(group) = group.filter(|group| *group != partition.group) else { continue };
+            if fitting.contains(&partition.group) {
+                continue;
+            }
+            let targets: Vec<GroupId> =
+                fitting.iter().copied().filter(|group| serving.contains(group)).collect();
             let leader = metadata.node(partition.leader);
             let is_led = leader.is_some_and(|leader| leader.liveness != Liveness::Dead);
             let is_spent = metadata.homes(id).len() > MOVES_MAX;
-            if !is_led
-                || is_spent
-                || !serving.contains(&group)
-                || !serving.contains(&partition.group)
-            {
+            if !is_led || is_spent || !serving.contains(&partition.group) {
                 continue;
             }
-            let Some(leader) = self.choose(group, preferences.of(partition.topic)) else { break };
-            if let Some(previous) = self.candidates.get_mut(&partition.leader) {
-                previous.partition_count -= 1;
-            }
-            moves.push(PartitionMove { assignment: assignment(id, partition, leader), group });
+            let Some(first) = targets.first() else { continue };
             if moves.len() == moves_max.min(BATCH_COUNT_MAX) {
+                // The next look begins with those that are left.
+                sweep.next = Some(id);
                 break;
             }
+            let preferred = preferences.of(partition.topic);
+            let Some(leader) = self.choose(&targets, preferred) else { break };
+            let of_leader = self.candidates.get(&leader).and_then(|it| it.group);
+            let group = of_leader.filter(|group| targets.contains(group)).unwrap_or(*first);
+            self.recount(partition.leader, |count| count - 1);
+            moves.push(PartitionMove { assignment: assignment(id, partition, leader), group });
         }
         (!moves.is_empty()).then_some(Command::MovePartitions(moves))
     }
 
     fn is_better_elsewhere(&self, partition: &Partition, preferred: &Preference) -> bool {
         let Some(current) = self.candidates.get(&partition.leader) else { return true };
-        let group = Some(partition.group);
-        let place = |it: &Candidate<'_>| (it.group != group, preferred.rank(it.datacenter));
-        let open = self.candidates.values().filter(|it| !it.is_refilled);
-        let best = open.map(|it| (place(it), it.partition_count)).min();
+        let open = |(group, places): (&Option<GroupId>, &Places<'_>)| {
+            let is_other = *group != Some(partition.group);
+            let loads = places.iter().filter_map(|(datacenter, loads)| {
+                let first = loads.first().filter(|load| !load.is_refilled)?;
+                Some((preferred.rank(datacenter), first.partition_count))
+            });
+            loads.min().map(|(rank, count)| ((is_other, rank), count))
+        };
+        let own = self.of_groups.get_key_value(&Some(partition.group)).and_then(open);
+        let best = own.or_else(|| self.of_groups.iter().filter_map(open).min());
         let Some((best_place, best_count)) = best else { return false };
+        let place = (current.group != Some(partition.group), preferred.rank(current.datacenter));
         let tolerated_count = best_count + (best_count / 10).max(IMBALANCE_MIN);
-        best_place < place(current)
-            || (best_place == place(current) && current.partition_count > tolerated_count)
+        best_place < place
+            || (best_place == place && current.load.partition_count > tolerated_count)
     }
+}
+
+/// The first of the datacenters that are preferred most.
+fn best_of<'a: 'p, 'p>(
+    places: impl Iterator<Item = &'p Places<'a>>,
+    preferred: &Preference,
+) -> Option<Load> {
+    let first = |(datacenter, loads): (&&Datacenter, &BTreeSet<Load>)| {
+        Some((preferred.rank(datacenter), *loads.first()?))
+    };
+    let best = places.flat_map(|places| places.iter().filter_map(first)).min()?;
+    Some(best.1)
 }
 
 /// Whether a group's slots that live and count are enough for takeovers and puts.

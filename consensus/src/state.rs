@@ -241,6 +241,8 @@ pub struct Metadata {
     /// Names of topics behind what metrics show of them, so that a collision is found at once.
     shown_names: BTreeSet<(String, String)>,
     partitions: BTreeMap<PartitionId, Partition>,
+    /// The partitions that each node leads: a node that goes, of hundreds, must not cost a look at all.
+    led: BTreeMap<NodeId, BTreeSet<PartitionId>>,
     /// Of partitions that were ever moved.
     homes: BTreeMap<PartitionId, Vec<Home>>,
     configs: BTreeMap<ConfigResource, BTreeMap<String, String>>,
@@ -363,7 +365,34 @@ impl Metadata {
         &self,
         node: NodeId,
     ) -> impl Iterator<Item = (PartitionId, &Partition)> {
-        self.partitions().filter(move |(_, partition)| partition.leader == node)
+        let led = self.led.get(&node).into_iter().flatten();
+        led.filter_map(|id| Some((*id, self.partitions.get(id)?)))
+    }
+
+    /// How many partitions a node leads.
+    pub fn led_count(&self, node: NodeId) -> usize {
+        self.led.get(&node).map_or(0, BTreeSet::len)
+    }
+
+    /// The partitions from this one on, by id.
+    pub fn partitions_from(
+        &self,
+        first: PartitionId,
+    ) -> impl Iterator<Item = (PartitionId, &Partition)> {
+        self.partitions.range(first..).map(|(id, partition)| (*id, partition))
+    }
+
+    fn note_leader(&mut self, partition: PartitionId, leader: NodeId) {
+        self.led.entry(leader).or_default().insert(partition);
+    }
+
+    fn forget_leader(&mut self, partition: PartitionId, leader: NodeId) {
+        if let Some(led) = self.led.get_mut(&leader) {
+            led.remove(&partition);
+            if led.is_empty() {
+                self.led.remove(&leader);
+            }
+        }
     }
 
     /// One config of a resource, if it was set.

@@ -12,7 +12,7 @@ use crate::command::{Command, Liveness, NodeEpoch};
 use crate::config::Config;
 use crate::detector::{Detector, TakeoverBudget};
 use crate::lifecycle::{plan_drains, plan_farewell, plan_group, plan_heal};
-use crate::placement::Placement;
+use crate::placement::{Placement, Sweep};
 use crate::state::Metadata;
 
 /// How long a plan is given to be applied before it is made again.
@@ -24,6 +24,10 @@ const POLL_INTERVALS_MAX: u32 = 3;
 const CARE_INTERVAL: Duration = Duration::from_secs(2);
 /// Time between two looks at the balance of leaders.
 const REBALANCE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// One look plans no more takeovers, but for a node that leads more: the thread that looks has heartbeats of Raft to
+/// send.
+const TAKEOVERS_PER_LOOK_MAX: usize = 25_000;
 
 /// Watches over the nodes while this node is the Raft leader.
 #[derive(Clone, Debug)]
@@ -41,7 +45,9 @@ pub struct Supervisor {
     /// The process of each node.
     epochs: BTreeMap<NodeId, NodeEpoch>,
     rebalance_at: Instant,
+    rebalance: Sweep,
     care_at: Instant,
+    conversion: Sweep,
     heal_after: Option<Duration>,
     further_groups: Vec<Geometry>,
     /// Since when nodes have been dead, as far as this supervisor has seen.
@@ -77,7 +83,9 @@ impl Supervisor {
             marked_at: BTreeMap::new(),
             epochs: BTreeMap::new(),
             rebalance_at: now + REBALANCE_INTERVAL,
+            rebalance: Sweep::default(),
             care_at: now + CARE_INTERVAL,
+            conversion: Sweep::default(),
             heal_after: config.heal_after,
             further_groups: config.further_groups.clone(),
             dead_since: BTreeMap::new(),
@@ -121,9 +129,11 @@ impl Supervisor {
             commands = self.care(now, own, metadata);
         }
         if now >= self.rebalance_at && commands.is_empty() {
-            self.rebalance_at = now + REBALANCE_INTERVAL;
             let mut placement = Placement::new(metadata, &BTreeSet::new());
-            commands = placement.plan_rebalance(self.moves_per_plan_max);
+            commands = placement.plan_rebalance(&mut self.rebalance, self.moves_per_plan_max);
+            if !self.rebalance.is_under_way() {
+                self.rebalance_at = now + REBALANCE_INTERVAL;
+            }
         }
         commands
     }
@@ -139,7 +149,7 @@ impl Supervisor {
 
     /// One step for nodes that rest, leave or are lost, that make a further group, or for topics that are to
     /// be in another one.
-    fn care(&self, now: Instant, own: NodeId, metadata: &Metadata) -> Vec<Command> {
+    fn care(&mut self, now: Instant, own: NodeId, metadata: &Metadata) -> Vec<Command> {
         let drains = plan_drains(metadata);
         if !drains.is_empty() {
             return drains;
@@ -153,7 +163,7 @@ impl Supervisor {
             .or_else(|| plan_group(metadata, &self.further_groups))
             .or_else(|| {
                 let mut placement = Placement::new(metadata, &BTreeSet::new());
-                placement.plan_conversion(self.moves_per_plan_max)
+                placement.plan_conversion(&mut self.conversion, self.moves_per_plan_max)
             });
         step.into_iter().collect()
     }
@@ -205,14 +215,19 @@ impl Supervisor {
             .map(|(id, _)| id)
             .collect();
         self.planned_at.retain(|node, _| dead.contains(node));
-        let due: BTreeSet<NodeId> = dead
-            .iter()
-            .copied()
-            .filter(|node| {
-                let planned_at = self.planned_at.get(node);
-                planned_at.is_none_or(|planned_at| now.since(*planned_at) >= PLAN_PATIENCE)
-            })
-            .collect();
+        let is_due = |node: &&NodeId| {
+            let planned_at = self.planned_at.get(*node);
+            planned_at.is_none_or(|planned_at| now.since(*planned_at) >= PLAN_PATIENCE)
+        };
+        let mut due = BTreeSet::new();
+        let mut led_count = 0;
+        for node in dead.iter().filter(is_due) {
+            led_count += metadata.led_count(*node);
+            if led_count > TAKEOVERS_PER_LOOK_MAX && !due.is_empty() {
+                break;
+            }
+            due.insert(*node);
+        }
         if due.is_empty() {
             return Vec::new();
         }

@@ -16,7 +16,7 @@ use meridian_consensus::command::{
 };
 use meridian_consensus::error::Refusal;
 use meridian_consensus::lifecycle::{Lease, Purpose, grant, plan_group, plan_heal};
-use meridian_consensus::placement::{Placement, Preference};
+use meridian_consensus::placement::{Placement, Preference, Sweep};
 use meridian_consensus::snapshot;
 use meridian_consensus::state::{Decision, Home, Metadata, STORAGE_CLASS, STORAGE_CLASS_PARTS};
 
@@ -218,7 +218,9 @@ fn a_topic_lands_in_the_group_of_its_class_and_is_led_there() {
         world.apply(command).unwrap();
     }
     assert!(in_group(&world, parts, BLOCK));
-    for command in Placement::new(&world.metadata, &BTreeSet::new()).plan_rebalance(100) {
+    for command in
+        Placement::new(&world.metadata, &BTreeSet::new()).plan_rebalance(&mut Sweep::default(), 100)
+    {
         world.apply(command).unwrap();
     }
     assert!(in_group(&world, copies, MIRRORED) && in_group(&world, parts, BLOCK));
@@ -240,7 +242,9 @@ fn leaders_return_to_their_group() {
     }
     assert!(world.places(parts).iter().all(|(_, leader)| !dead.contains(&NodeId::new(*leader))));
     world.mark(members[3].get(), Liveness::Alive);
-    for command in Placement::new(&world.metadata, &BTreeSet::new()).plan_rebalance(100) {
+    for command in
+        Placement::new(&world.metadata, &BTreeSet::new()).plan_rebalance(&mut Sweep::default(), 100)
+    {
         world.apply(command).unwrap();
     }
     let home = (BLOCK, members[3].get());
@@ -253,8 +257,10 @@ fn a_topic_whose_class_changes_moves_to_the_group_of_the_new_one_and_back() {
     let topic = world.create_topic(1, None, 4);
     let other = world.create_topic(2, None, 2);
     let id = world.metadata.topic(topic).unwrap().partitions[0];
-    let plan =
-        |world: &World, max| Placement::new(&world.metadata, &BTreeSet::new()).plan_conversion(max);
+    let plan = |world: &World, max| {
+        Placement::new(&world.metadata, &BTreeSet::new())
+            .plan_conversion(&mut Sweep::default(), max)
+    };
     assert_eq!(plan(&world, 9), None);
     assert_eq!(world.metadata.homes(id), []);
     let before = *world.metadata.partition(id).unwrap();
@@ -307,7 +313,8 @@ fn nothing_moves_to_or_from_a_group_that_does_not_serve() {
         for node in lost {
             world.mark(node, Liveness::Dead);
         }
-        let plan = Placement::new(&world.metadata, &BTreeSet::new()).plan_conversion(99);
+        let plan = Placement::new(&world.metadata, &BTreeSet::new())
+            .plan_conversion(&mut Sweep::default(), 99);
         let count = match plan {
             None => 0,
             Some(Command::MovePartitions(moves)) => moves.len(),
@@ -343,4 +350,98 @@ fn leases_and_healing_ask_the_group_of_the_node() {
         let Command::ReplaceSlot { group: healed, to, .. } = heal else { panic!("{heal:?}") };
         assert_eq!((healed, to.get()), (group, 16));
     }
+}
+
+const SECOND: GroupId = GroupId::new(3);
+
+/// The world with nodes 31 to 39, which make a second group of copies.
+fn with_two_of_a_shape() -> World {
+    let mut world = World::with_both();
+    for node in 0..9 {
+        world.start(node + 31, node / 3, 20 + node % 3, FeatureLevel::LATEST);
+    }
+    let wanted = [Geometry::Block42, Geometry::Mirror3Dc];
+    world.apply(plan_group(&world.metadata, &wanted).unwrap()).unwrap();
+    assert_eq!(world.metadata.group(SECOND).unwrap().geometry, Geometry::Mirror3Dc);
+    world
+}
+
+#[test]
+fn a_topic_is_spread_over_all_groups_of_its_shape() {
+    let mut world = with_two_of_a_shape();
+    let copies = world.create_topic(1, None, 36);
+    let places = world.places(copies);
+    for group in [MIRRORED, SECOND] {
+        assert_eq!(places.iter().filter(|(of, _)| *of == group).count(), 18);
+    }
+    for (group, leader) in &places {
+        let slots = &world.metadata.group(*group).unwrap().slots;
+        assert!(slots.iter().any(|slot| slot.node.get() == *leader), "{group:?} {leader}");
+    }
+    let parts = world.create_topic(2, Some(STORAGE_CLASS_PARTS), 18);
+    assert!(world.places(parts).iter().all(|(group, _)| *group == BLOCK));
+
+    // Each is where its class may be, so that nothing is moved; and of what changes its class, each partition goes to a
+    // node that has less to do.
+    let plan = |world: &World| {
+        Placement::new(&world.metadata, &BTreeSet::new()).plan_conversion(&mut Sweep::default(), 99)
+    };
+    assert_eq!(plan(&world), None);
+    world.set_class(parts, "mirror-3-dc");
+    world.apply(plan(&world).unwrap()).unwrap();
+    for group in [MIRRORED, SECOND] {
+        assert_eq!(world.places(parts).iter().filter(|(of, _)| *of == group).count(), 9);
+    }
+    let encoded = snapshot::encode(&world.metadata);
+    assert!(snapshot::decode(&encoded).unwrap() == world.metadata);
+}
+
+/// A leader outside of all groups that fit says nothing of which one: the first takes it.
+#[test]
+fn a_partition_led_from_elsewhere_is_in_the_first_group_that_fits() {
+    let mut world = with_two_of_a_shape();
+    let topic = TopicId::new(1);
+    world
+        .apply(Command::CreateTopic {
+            topic,
+            name: "t".to_owned(),
+            leaders: vec![NodeId::new(17), NodeId::new(31)],
+            configs: Vec::new(),
+            internal: false,
+        })
+        .unwrap();
+    assert_eq!(world.places(topic), [(MIRRORED, 17), (SECOND, 31)]);
+}
+
+#[test]
+fn a_node_that_knows_only_the_first_group_of_a_shape_is_not_given_another() {
+    let mut world = with_two_of_a_shape();
+    // A cluster at the level before.
+    let level = FeatureLevel::new(FeatureLevel::GROUPS_SPREAD.get() - 1);
+    let mut old = World::new();
+    old.apply(Command::SetFeatureLevel(level)).unwrap();
+    for node in 0..9 {
+        old.start(node + 31, node / 3, 20 + node % 3, level);
+    }
+    old.apply(plan_group(&old.metadata, &[Geometry::Mirror3Dc]).unwrap()).unwrap();
+    let topic = old.create_topic(1, None, 36);
+    assert!(old.places(topic).iter().all(|(group, leader)| *group == MIRRORED && *leader < 10));
+    let topic = world.create_topic(1, None, 36);
+    assert!(world.places(topic).iter().any(|(group, _)| *group == SECOND));
+}
+
+/// By name, the first three racks would be used up, and the nodes of the fourth left over.
+#[test]
+fn groups_are_made_of_the_racks_with_the_most_free_nodes() {
+    let mut world = World { metadata: Metadata::default(), index: 0 };
+    let cluster_id = ClusterId::from_entropy(5);
+    world.apply(Command::Bootstrap { cluster_id, geometry: Geometry::Mirror3Dc }).unwrap();
+    for node in 0..36 {
+        world.start(node + 1, node % 3, node / 3 % 4, FeatureLevel::LATEST);
+    }
+    world.apply(Command::SetFeatureLevel(FeatureLevel::LATEST)).unwrap();
+    while let Some(step) = plan_group(&world.metadata, &[Geometry::Mirror3Dc; 3]) {
+        world.apply(step).unwrap();
+    }
+    assert_eq!(world.metadata.groups().count(), 4);
 }

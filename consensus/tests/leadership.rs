@@ -19,7 +19,9 @@ use meridian_consensus::config::Config;
 use meridian_consensus::membership::{
     Formation, FormationStep, MemberRole, Membership, PeerStanding, RaftId, RaftLife, plan_change,
 };
-use meridian_consensus::placement::{PREFERRED_LEADER_DC, Placement, Preference, plan_reclaim};
+use meridian_consensus::placement::{
+    PREFERRED_LEADER_DC, Placement, Preference, Sweep, plan_reclaim,
+};
 use meridian_consensus::state::Metadata;
 use meridian_consensus::supervisor::Supervisor;
 
@@ -97,7 +99,8 @@ impl World {
     }
 
     fn rebalance(&mut self, moves_max: usize) -> usize {
-        let plan = Placement::new(&self.metadata, &BTreeSet::new()).plan_rebalance(moves_max);
+        let plan = Placement::new(&self.metadata, &BTreeSet::new())
+            .plan_rebalance(&mut Sweep::default(), moves_max);
         let count = moves(&plan);
         self.apply_all(plan);
         count
@@ -249,6 +252,70 @@ fn a_restarted_node_takes_its_own_again() {
         assert_eq!(partition.generation, Generation::new(2));
     }
     assert_eq!(world.loads()[&4], 10);
+}
+
+/// With partitions beyond what one look goes over.
+fn crowded_world() -> World {
+    let mut world = World::new(9);
+    for number in 2..8 {
+        let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
+        let leaders = placement.initial_leaders(10_000, &Preference::default(), None).unwrap();
+        world.apply(Command::CreateTopic {
+            topic: TopicId::new(number),
+            name: format!("t{number}"),
+            leaders,
+            configs: Vec::new(),
+            internal: false,
+        });
+    }
+    world
+}
+
+#[test]
+fn balance_looks_at_a_part_of_many_partitions_at_a_time() {
+    let mut world = crowded_world();
+    world.mark(1, Liveness::Draining);
+    let mut sweep = Sweep::default();
+    let mut looks = 0;
+    loop {
+        let plan = Placement::new(&world.metadata, &BTreeSet::new())
+            .plan_rebalance(&mut sweep, usize::MAX);
+        assert!(moves(&plan) < 3_000, "a part of them: {}", moves(&plan));
+        world.apply_all(plan);
+        looks += 1;
+        if !sweep.is_under_way() {
+            break;
+        }
+    }
+    assert_eq!(looks, 3);
+    assert!(!world.loads().contains_key(&1), "and all of them in the end");
+    // With as many moves as it may plan it ends, and begins anew.
+    world.mark(2, Liveness::Draining);
+    let mut placement = Placement::new(&world.metadata, &BTreeSet::new());
+    assert_eq!(moves(&placement.plan_rebalance(&mut sweep, 5)), 5);
+    assert!(!sweep.is_under_way());
+}
+
+#[test]
+fn takeovers_of_many_nodes_are_planned_by_several_looks() {
+    let mut world = crowded_world();
+    let mut supervisor = Supervisor::new(&Config::default(), at(0), &world.metadata, None);
+    watch(&mut world, &mut supervisor, 0, 1_000, &BTreeSet::new());
+    let silent = nodes([1, 2, 3, 4]);
+    let mut planned = Vec::new();
+    for from_ms in (1_000..2_500).step_by(100) {
+        let commands = watch(&mut world, &mut supervisor, from_ms, from_ms + 100, &silent);
+        let is_takeover = |it: &Command| matches!(it, Command::AssignLeaders(_));
+        let takeovers: Vec<Command> = commands.into_iter().filter(is_takeover).collect();
+        if !takeovers.is_empty() {
+            planned.push((from_ms, moves(&takeovers)));
+        }
+    }
+    // Three nodes lead 20 000, and one more would be above the bound.
+    let counts: Vec<usize> = planned.iter().map(|(_, count)| *count / 1_000).collect();
+    assert_eq!(counts, [20, 6], "{planned:?}");
+    assert_eq!(planned[1].0 - planned[0].0, 100, "the next look plans the rest");
+    assert_eq!(world.loads().keys().copied().collect::<Vec<u32>>(), [5, 6, 7, 8, 9]);
 }
 
 /// Lets a supervisor watch for a while; nodes in `silent` send nothing.

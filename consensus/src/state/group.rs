@@ -296,19 +296,42 @@ impl Metadata {
         geometry: Geometry,
         suits: impl Fn(NodeId) -> bool,
     ) -> Option<Vec<NodeId>> {
-        let mut grid: BTreeMap<&Datacenter, BTreeMap<&Rack, NodeId>> = BTreeMap::new();
+        self.fill(geometry, suits, |racks| racks)
+    }
+
+    /// As [`nodes_that_fill`](Self::nodes_that_fill), of the racks with the most such nodes: else the last racks' nodes
+    /// would be left over for want of others.
+    pub(crate) fn nodes_that_fill_evenly(
+        &self,
+        geometry: Geometry,
+        suits: impl Fn(NodeId) -> bool,
+    ) -> Option<Vec<NodeId>> {
+        self.fill(geometry, suits, |mut racks| {
+            racks.sort_by_key(|nodes| std::cmp::Reverse(nodes.len()));
+            racks
+        })
+    }
+
+    fn fill(
+        &self,
+        geometry: Geometry,
+        suits: impl Fn(NodeId) -> bool,
+        order: impl Fn(Vec<Vec<NodeId>>) -> Vec<Vec<NodeId>>,
+    ) -> Option<Vec<NodeId>> {
+        let mut grid: BTreeMap<&Datacenter, BTreeMap<&Rack, Vec<NodeId>>> = BTreeMap::new();
         for (id, node) in &self.nodes {
             if node.registration.roles.storage && self.disks.contains_key(id) && suits(*id) {
                 let racks = grid.entry(&node.registration.datacenter).or_default();
-                racks.entry(&node.registration.rack).or_insert(*id);
+                racks.entry(&node.registration.rack).or_default().push(*id);
             }
         }
         let rack_count = geometry.rack_count();
         let nodes: Vec<NodeId> = grid
-            .values()
+            .into_values()
             .filter(|racks| racks.len() >= rack_count)
             .take(geometry.datacenter_count())
-            .flat_map(|racks| racks.values().take(rack_count).copied())
+            .flat_map(|racks| order(racks.into_values().collect()).into_iter().take(rack_count))
+            .filter_map(|nodes| nodes.first().copied())
             .collect();
         (nodes.len() == geometry.slot_count()).then_some(nodes)
     }

@@ -1,5 +1,7 @@
 //! Topics, partitions and configs.
 
+use std::collections::BTreeMap;
+
 use meridian_base::id::{GroupId, NodeId, PartitionId, TopicId};
 use meridian_base::position::{Generation, LeaderEpoch};
 use meridian_base::topology::{Geometry, GroupConfig};
@@ -7,7 +9,7 @@ use meridian_base::topology::{Geometry, GroupConfig};
 use super::apply::{Effects, check_batch, check_size};
 use super::limits::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_SIZE_BYTES_MAX};
 use super::{Change, Decision, Metadata, Partition, RowKey, Topic};
-use crate::command::{ConfigChange, ConfigResource};
+use crate::command::{ConfigChange, ConfigResource, FeatureLevel};
 use crate::error::{Refusal, RoleName};
 
 /// Config of a topic: how its records are stored, and so in which group.
@@ -37,12 +39,12 @@ impl Metadata {
         check_config_changes(configs)?;
         let class = configs.iter().rfind(|change| change.name == STORAGE_CLASS);
         let class = class.and_then(|change| change.value.as_deref());
-        let group = self.check_new_partitions(0, leaders, class)?;
+        let groups = self.check_new_partitions(0, leaders, class)?;
         let topic = Topic { id, name: name.to_owned(), internal, partitions: Vec::new() };
         self.add_topic_name(name, id);
         self.topics.insert(id, topic);
         effects.record(Change::TopicCreated(id), RowKey::Topic(id));
-        self.add_partitions(id, group, leaders, effects);
+        self.add_partitions(id, &groups, leaders, effects);
         self.write_configs(&ConfigResource::Topic(id), configs, effects);
         Ok(Decision::Done)
     }
@@ -55,7 +57,9 @@ impl Metadata {
         let topic = self.topics.remove(&id).ok_or(Refusal::UnknownTopic(id))?;
         self.remove_topic_name(&topic.name);
         for partition in &topic.partitions {
-            self.partitions.remove(partition);
+            if let Some(removed) = self.partitions.remove(partition) {
+                self.forget_leader(*partition, removed.leader);
+            }
             effects.rows.push(RowKey::Partition(*partition));
             if self.homes.remove(partition).is_some() {
                 effects.rows.push(RowKey::Homes(*partition));
@@ -119,20 +123,23 @@ impl Metadata {
             return Err(Refusal::StalePartitionCount { current });
         }
         let class = self.config(&ConfigResource::Topic(id), STORAGE_CLASS);
-        let group = self.check_new_partitions(current, leaders, class)?;
-        self.add_partitions(id, group, leaders, effects);
+        let groups = self.check_new_partitions(current, leaders, class)?;
+        self.add_partitions(id, &groups, leaders, effects);
         Ok(Decision::Done)
     }
 
-    /// Checks that a topic of `current_count` partitions may get these more, and says in which
-    /// group they go.
+    /// Checks that a topic of `current_count` partitions may get these more, and says in which groups they
+    /// may go: one at least.
     fn check_new_partitions(
         &self,
         current_count: u32,
         leaders: &[NodeId],
         class: Option<&str>,
-    ) -> Result<GroupId, Refusal> {
-        let group = self.group_for_class(class).ok_or(Refusal::NotEnoughNodes)?;
+    ) -> Result<Vec<GroupId>, Refusal> {
+        let groups = self.groups_of_new(class);
+        if groups.is_empty() {
+            return Err(Refusal::NotEnoughNodes);
+        }
         let of_topic = current_count as usize + leaders.len();
         let of_cluster = self.partitions.len() + leaders.len();
         if leaders.is_empty()
@@ -145,17 +152,29 @@ impl Metadata {
             });
         }
         leaders.iter().try_for_each(|leader| self.require_gateway(*leader))?;
-        Ok(group)
+        Ok(groups)
     }
 
-    /// The group whose slots hold topics of a storage class: for parts the first of eight racks in one
-    /// datacenter, for all others the first of another shape; the cluster's first if there is none
-    /// such. All nodes that know of several groups agree on it (`FeatureLevel::GROUPS`).
-    pub fn group_for_class(&self, class: Option<&str>) -> Option<GroupId> {
+    /// The groups whose slots may hold topics of a storage class: for parts those of eight racks in one datacenter, for
+    /// all others those of another shape; the cluster's first if there is none such.
+    pub fn groups_of_class(&self, class: Option<&str>) -> Vec<GroupId> {
         let in_parts = class == Some(STORAGE_CLASS_PARTS);
         let fits = |group: &&GroupConfig| (group.geometry == Geometry::Block42) == in_parts;
-        let group = self.groups.values().find(fits).or_else(|| self.groups.values().next());
-        group.map(|group| group.group)
+        let fitting: Vec<GroupId> = self.groups.values().filter(fits).map(|it| it.group).collect();
+        if !fitting.is_empty() {
+            return fitting;
+        }
+        self.groups.keys().copied().take(1).collect()
+    }
+
+    /// Those that new partitions go to: the first only, until all nodes know that there may be more
+    /// ([`FeatureLevel::GROUPS_SPREAD`]).
+    pub(crate) fn groups_of_new(&self, class: Option<&str>) -> Vec<GroupId> {
+        let mut groups = self.groups_of_class(class);
+        if self.header.feature_level < FeatureLevel::GROUPS_SPREAD {
+            groups.truncate(1);
+        }
+        groups
     }
 
     /// The topic's [`MIN_INSYNC_DATACENTERS`]; 1 asks for no more than the quorum.
@@ -166,13 +185,19 @@ impl Metadata {
             .unwrap_or(1)
     }
 
+    /// Adds a partition for each leader, in the leader's own group if it is one of `groups`: one of its copies is local
+    /// then.
     fn add_partitions(
         &mut self,
         topic: TopicId,
-        group: GroupId,
+        groups: &[GroupId],
         leaders: &[NodeId],
         effects: &mut Effects,
     ) {
+        let fitting = groups.iter().filter_map(|group| self.groups.get(group));
+        let of_nodes: BTreeMap<NodeId, GroupId> =
+            fitting.flat_map(|it| it.slots.iter().map(|slot| (slot.node, it.group))).collect();
+        let first = *groups.first().expect("there is one to go to");
         let members = &mut self.topics.get_mut(&topic).expect("looked up just now").partitions;
         for leader in leaders {
             self.header.partition_count += 1;
@@ -180,13 +205,14 @@ impl Metadata {
             let partition = Partition {
                 topic,
                 index: members.len() as u32,
-                group,
+                group: of_nodes.get(leader).copied().unwrap_or(first),
                 generation: Generation::FIRST,
                 leader: *leader,
                 leader_epoch: LeaderEpoch::new(0),
             };
             members.push(id);
             self.partitions.insert(id, partition);
+            self.led.entry(*leader).or_default().insert(id);
             effects.record(Change::PartitionCreated(id), RowKey::Partition(id));
         }
         effects.rows.push(RowKey::Header);

@@ -386,7 +386,7 @@ impl Node {
             let resource = ConfigResource::Topic(found.id);
             let class = metadata.config(&resource, STORAGE_CLASS).unwrap_or(STORAGE_CLASS_DEFAULT);
             let policy = policy_of(&metadata, found.id, self.time.agreed_ms());
-            let is_in_place = metadata.group_for_class(Some(class)) == Some(placed.group);
+            let is_in_place = metadata.groups_of_class(Some(class)).contains(&placed.group);
             let homes = metadata.homes(partition).iter().map(|home| home.group.get());
             (partition, homes.collect::<BTreeSet<u32>>(), is_in_place, class.to_owned(), policy)
         };

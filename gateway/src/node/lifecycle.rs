@@ -121,7 +121,7 @@ impl Node {
             liveness: node.map(|node| node.liveness),
             lease,
             slot: metadata.slot_filled_by(id).map(|(_, slot)| slot.index()),
-            leaders: metadata.partitions_led_by(id).count(),
+            leaders: metadata.led_count(id),
             replaced_by: None,
         })
     }

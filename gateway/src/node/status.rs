@@ -123,7 +123,7 @@ impl Node {
                 slot_state: filled
                     .and_then(|(group, slot)| metadata.group(group)?.slot(slot))
                     .map(|slot| slot.state),
-                leaders: metadata.partitions_led_by(id).count(),
+                leaders: metadata.led_count(id),
                 version: node.registration.binary_version.clone(),
             }
         });
