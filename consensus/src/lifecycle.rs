@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::command::{Command, ExpectedVersion, FeatureLevel, Liveness, RowChange, RowKind};
 use crate::error::{DecodeError, Refusal};
 use crate::mutation::Mutation;
-use crate::state::Metadata;
+use crate::state::{Metadata, holds_parts};
 
 /// Version of the encoding of [`Leases`].
 const LEASES_VERSION: u8 = 1;
@@ -334,6 +334,14 @@ pub fn plan_farewell(metadata: &Metadata, own: NodeId) -> Option<Command> {
 /// groups before there are.
 pub fn plan_group(metadata: &Metadata, wanted: &[Geometry]) -> Option<Command> {
     let leases = Leases::read(metadata).ok()?;
+    let (in_parts, in_copies): (Vec<_>, Vec<_>) =
+        metadata.groups().partition(|group| holds_parts(group.geometry));
+    if in_parts.len().max(in_copies.len()) > 1
+        && let Some(raise) = plan_level(metadata, FeatureLevel::GROUPS_SPREAD)
+    {
+        // An earlier build has made them.
+        return Some(raise);
+    }
     let mut further: Vec<Geometry> =
         metadata.groups().skip(1).map(|group| group.geometry).collect();
     let is_missing = |geometry: &&Geometry| match further.iter().position(|it| it == *geometry) {
@@ -357,8 +365,11 @@ pub fn plan_group(metadata: &Metadata, wanted: &[Geometry]) -> Option<Command> {
     if expected_count == 0 {
         return None;
     }
-    if metadata.feature_level() < FeatureLevel::GROUPS {
-        return plan_level(metadata, FeatureLevel::GROUPS);
+    // Beside another one of its shape it would stay empty for nodes that know only the first.
+    let of_its_kind = metadata.groups().any(|it| holds_parts(it.geometry) == holds_parts(geometry));
+    let needed = if of_its_kind { FeatureLevel::GROUPS_SPREAD } else { FeatureLevel::GROUPS };
+    if metadata.feature_level() < needed {
+        return plan_level(metadata, needed);
     }
     Some(Command::CreateGroup { expected_count, geometry, nodes })
 }

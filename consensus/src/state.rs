@@ -31,6 +31,7 @@ pub use apply::producer_id_prefix;
 pub use group::MountedAs;
 pub use row_changes::{RowsSeen, RowsUnseen};
 pub use rows::{RowError, RowKey};
+pub(crate) use topic::holds_parts;
 pub use topic::{MIN_INSYNC_DATACENTERS, STORAGE_CLASS, STORAGE_CLASS_PARTS, names_collide};
 
 /// Limits that every node must agree on: to change one is to raise the feature level.

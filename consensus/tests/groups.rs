@@ -414,20 +414,35 @@ fn a_partition_led_from_elsewhere_is_in_the_first_group_that_fits() {
 }
 
 #[test]
-fn a_node_that_knows_only_the_first_group_of_a_shape_is_not_given_another() {
-    let mut world = with_two_of_a_shape();
-    // A cluster at the level before.
+fn a_second_group_of_a_shape_waits_until_all_nodes_know_how_it_is_used() {
     let level = FeatureLevel::new(FeatureLevel::GROUPS_SPREAD.get() - 1);
-    let mut old = World::new();
-    old.apply(Command::SetFeatureLevel(level)).unwrap();
+    let mut world = World::new();
+    world.apply(Command::SetFeatureLevel(level)).unwrap();
     for node in 0..9 {
-        old.start(node + 31, node / 3, 20 + node % 3, level);
+        world.start(node + 31, node / 3, 20 + node % 3, level);
     }
-    old.apply(plan_group(&old.metadata, &[Geometry::Mirror3Dc]).unwrap()).unwrap();
-    let topic = old.create_topic(1, None, 36);
-    assert!(old.places(topic).iter().all(|(group, leader)| *group == MIRRORED && *leader < 10));
+    assert_eq!(plan_group(&world.metadata, &[Geometry::Mirror3Dc]), None);
+    // An earlier build makes it, and leaves it empty.
+    let nodes = (31..40).map(NodeId::new).collect();
+    let geometry = Geometry::Mirror3Dc;
+    world.apply(Command::CreateGroup { expected_count: 1, geometry, nodes }).unwrap();
+    let is_first = |(group, leader): &(GroupId, u32)| *group == MIRRORED && *leader < 10;
     let topic = world.create_topic(1, None, 36);
-    assert!(world.places(topic).iter().any(|(group, _)| *group == SECOND));
+    assert!(world.places(topic).iter().all(is_first));
+    assert_eq!(plan_group(&world.metadata, &[Geometry::Mirror3Dc]), None);
+
+    for node in 0..9 {
+        let registration = registration(node + 31, node / 3, 20 + node % 3);
+        let feature_level_max = FeatureLevel::LATEST;
+        let upgraded = NodeRegistration { feature_level_max, ..registration };
+        world.apply(Command::RegisterNode(upgraded)).unwrap();
+    }
+    let raise = Command::SetFeatureLevel(FeatureLevel::GROUPS_SPREAD);
+    assert_eq!(plan_group(&world.metadata, &[Geometry::Mirror3Dc]), Some(raise.clone()));
+    world.apply(raise).unwrap();
+    assert_eq!(plan_group(&world.metadata, &[Geometry::Mirror3Dc]), None);
+    let topic = world.create_topic(2, None, 36);
+    assert!(!world.places(topic).iter().all(is_first));
 }
 
 /// By name, the first three racks would be used up, and the nodes of the fourth left over.

@@ -79,6 +79,9 @@ struct Run {
     /// Racks in each datacenter: 3 or 1; 8 in the only one
     #[arg(long, default_value_t = 3)]
     racks: usize,
+    /// Storage groups of this shape, each with racks and nodes of its own
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
+    groups: u8,
     /// Nodes with a disk that fills no slot yet, in racks of their own, one datacenter after another
     #[arg(long, default_value_t = 0)]
     spares: usize,
@@ -151,7 +154,8 @@ pub(crate) async fn run(dev: Dev) -> Result<Exit, Failure> {
 
 async fn start(data: PathBuf, run: Run) -> Result<Exit, Failure> {
     let shape = Shape::new(run.dcs, run.racks).map_err(Failure::Invalid)?;
-    let shape = shape.with_spares(run.spares).with_block_group(run.block_group);
+    let shape = shape.with_groups(run.groups.into()).with_spares(run.spares);
+    let shape = shape.with_block_group(run.block_group);
     if run.clusters == 1 {
         let cluster = prepare(&data, shape, run.base_port, &run).await?;
         return supervisor::run(cluster, None).await;

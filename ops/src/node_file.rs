@@ -113,7 +113,7 @@ pub(crate) struct Cluster<'a> {
     pub(crate) id: &'a str,
     pub(crate) geometry: Geometry,
     #[serde(skip_serializing_if = "<[Geometry]>::is_empty")]
-    pub(crate) further_groups: &'static [Geometry],
+    pub(crate) further_groups: Vec<Geometry>,
     pub(crate) nodes: Vec<Member<'a>>,
 }
 

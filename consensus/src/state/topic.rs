@@ -159,7 +159,7 @@ impl Metadata {
     /// all others those of another shape; the cluster's first if there is none such.
     pub fn groups_of_class(&self, class: Option<&str>) -> Vec<GroupId> {
         let in_parts = class == Some(STORAGE_CLASS_PARTS);
-        let fits = |group: &&GroupConfig| (group.geometry == Geometry::Block42) == in_parts;
+        let fits = |group: &&GroupConfig| holds_parts(group.geometry) == in_parts;
         let fitting: Vec<GroupId> = self.groups.values().filter(fits).map(|it| it.group).collect();
         if !fitting.is_empty() {
             return fitting;
@@ -263,6 +263,11 @@ impl Metadata {
         }
         Ok(())
     }
+}
+
+/// Whether groups of this shape are for topics whose records are put in parts, or for all others.
+pub(crate) fn holds_parts(geometry: Geometry) -> bool {
+    geometry == Geometry::Block42
 }
 
 fn check_topic_name(name: &str) -> Result<(), Refusal> {

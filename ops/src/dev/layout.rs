@@ -25,12 +25,19 @@ const SECURE_PORT_OFFSET: u16 = 50;
 pub(super) struct Shape {
     pub(super) dcs: usize,
     pub(super) racks: usize,
+    /// Groups of this shape.
+    #[serde(default = "one")]
+    pub(super) groups: usize,
     /// Nodes beyond the racks that fill slots, one in a rack of its own in each datacenter.
     #[serde(default)]
     pub(super) spares: usize,
-    /// Eight racks more in the first datacenter, for a second group.
+    /// Eight racks more in the first datacenter, for a further group.
     #[serde(default)]
     pub(super) block_group: bool,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// A development cluster. Written to `dev.json` at each change.
@@ -117,12 +124,13 @@ pub(super) fn second_base_port(first: u16) -> Result<u16, Failure> {
 
 impl Shape {
     /// Of the second cluster.
-    pub(super) const SECOND: Self = Self { dcs: 3, racks: 1, spares: 0, block_group: false };
+    pub(super) const SECOND: Self =
+        Self { dcs: 3, racks: 1, groups: 1, spares: 0, block_group: false };
 
     /// A shape that a storage group can have.
     pub(super) fn new(dcs: usize, racks: usize) -> Result<Self, String> {
         match Geometry::for_counts(dcs, racks) {
-            Some(_) => Ok(Self { dcs, racks, spares: 0, block_group: false }),
+            Some(_) => Ok(Self { dcs, racks, groups: 1, spares: 0, block_group: false }),
             None => Err(format!(
                 "there is no cluster of {dcs} datacenters with {racks} racks each; use --dcs 3 \
                  --racks 3, --dcs 3 --racks 1, --dcs 1 --racks 8, or --dcs 1 --racks 1"
@@ -135,7 +143,12 @@ impl Shape {
         Self { spares, ..self }
     }
 
-    /// With or without a second group, of eight racks in the first datacenter.
+    /// With so many groups of its shape, each with racks of its own.
+    pub(super) fn with_groups(self, groups: usize) -> Self {
+        Self { groups, ..self }
+    }
+
+    /// With or without a further group, of eight racks in the first datacenter.
     pub(super) fn with_block_group(self, block_group: bool) -> Self {
         Self { block_group, ..self }
     }
@@ -143,12 +156,15 @@ impl Shape {
     /// How many racks of the datacenter fill slots.
     fn racks_of(self, dc: char) -> usize {
         let is_first = self.block_group && dc == 'A';
-        self.racks + if is_first { Geometry::Block42.rack_count() } else { 0 }
+        let of_block = if is_first { Geometry::Block42.rack_count() } else { 0 };
+        self.racks * self.groups + of_block
     }
 
     /// The groups beside the first.
-    pub(super) fn further_groups(self) -> &'static [Geometry] {
-        if self.block_group { &[Geometry::Block42] } else { &[] }
+    pub(super) fn further_groups(self) -> Vec<Geometry> {
+        let mut further = vec![self.geometry(); self.groups.saturating_sub(1)];
+        further.extend(self.block_group.then_some(Geometry::Block42));
+        further
     }
 
     /// How many storage groups there are when all are formed.
@@ -180,9 +196,12 @@ impl Layout {
             )));
         }
         let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        // Those of the second group come last, so that a node has the same number with it and without.
-        let racks = dcs().flat_map(|dc| (1..=shape.racks).map(move |rack| (dc, rack)));
-        let block = (shape.racks + 1..=shape.racks_of('A')).map(|rack| ('A', rack));
+        // Those of further groups come last, so that a node has the same number with them and without.
+        let racks = (0..shape.groups).flat_map(|group| {
+            let first = group * shape.racks + 1;
+            dcs().flat_map(move |dc| (first..first + shape.racks).map(move |rack| (dc, rack)))
+        });
+        let block = (shape.racks * shape.groups + 1..=shape.racks_of('A')).map(|rack| ('A', rack));
         let spares = (0..shape.spares).map(|index| {
             let dc = ('A'..='Z').nth(index % shape.dcs).unwrap_or('A');
             (dc, shape.racks_of(dc) + 1 + index / shape.dcs)
@@ -274,11 +293,11 @@ pub(super) fn prepare(
     };
     let same_port = base_port.is_none_or(|port| port == saved.base_port);
     if saved.shape != shape || !same_port {
-        let Shape { dcs, racks, spares, block_group } = saved.shape;
+        let Shape { dcs, racks, groups, spares, block_group } = saved.shape;
         let block_group = if block_group { " --block-group" } else { "" };
         return Err(Failure::Invalid(format!(
-            "{} holds a cluster with --dcs {dcs} --racks {racks} --spares {spares}{block_group} \
-             --base-port {}; start it with \
+            "{} holds a cluster with --dcs {dcs} --racks {racks} --groups {groups} --spares \
+             {spares}{block_group} --base-port {}; start it with \
              these, use another --data, or delete the folder",
             data.display(),
             saved.base_port
@@ -341,6 +360,16 @@ mod tests {
         assert_eq!(racks[17..], ["A12", "B4"]);
         let voters = both.nodes.iter().filter(|node| node.is_voter);
         assert_eq!(voters.map(|node| node.id).collect::<Vec<_>>(), (1..=9).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn groups_of_one_shape_have_racks_of_their_own() {
+        let shape = Shape::new(3, 1).unwrap().with_groups(2);
+        assert_eq!(shape.further_groups(), [Geometry::OnePerDc]);
+        let both = Layout::new(ClusterId::from_entropy(5), shape, 9092).unwrap();
+        let racks: Vec<_> = both.nodes.iter().map(|node| &node.rack[..]).collect();
+        assert_eq!(racks, ["A1", "B1", "C1", "A2", "B2", "C2"]);
+        assert_eq!(both.nodes.iter().filter(|node| node.is_voter).count(), 3);
     }
 
     #[test]

@@ -163,7 +163,7 @@ impl Nodes {
             cluster: Cluster {
                 id: cluster.as_str(),
                 geometry: self.geometry,
-                further_groups: &[],
+                further_groups: Vec::new(),
                 nodes: self.nodes.iter().map(NodeEntry::member).collect(),
             },
             dev: None,

@@ -173,7 +173,7 @@ fn configuration(folder: &Path, listen: SocketAddr, bootstrap: &str) -> Result<S
         cluster: Cluster {
             id: cluster.trim(),
             geometry: Geometry::None,
-            further_groups: &[],
+            further_groups: Vec::new(),
             nodes: vec![Member { id, datacenter, rack, peer, voter: true }],
         },
         dev: None,

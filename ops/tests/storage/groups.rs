@@ -84,6 +84,37 @@ fn a_topic_moves_to_another_group_and_back_while_it_is_written() {
     nodes.stop();
 }
 
+/// Where one group of a shape is all that a class has, a larger cluster is no faster.
+#[test]
+fn a_topic_is_spread_over_groups_of_one_shape_and_survives_what_each_of_them_does() {
+    let _turn = turn();
+    let nodes = Nodes::start_ready("alike", &["--dcs", "3", "--racks", "1", "--groups", "2"]);
+    nodes.wait_until_whole();
+    let count = PARTITION_COUNT.to_string();
+    ok(&["topic", "create", "live", "-p", &count, "-b", &nodes.bootstrap]);
+    let load = Load::start(&nodes.bootstrap, "live", &nodes.data().join("load.log"));
+    load.wait_for_acks(ACK_COUNT, "at first", WITHIN);
+    let of_group = |group: i64| {
+        let homes = homes(&nodes, "live").unwrap_or_default();
+        homes.iter().filter(|(home, former)| *home == group && former.is_empty()).count()
+    };
+    let half = PARTITION_COUNT as usize / 2;
+    until("partitions are in both groups", WITHIN, || {
+        of_group(1).abs_diff(half) <= 1 && of_group(2).abs_diff(half) <= 1
+    });
+    // A node of each group, of one datacenter: each may lose that one.
+    let lost = ["--dc", "B"];
+    nodes.kill(&lost);
+    load.wait_for_acks(ACK_COUNT, "with a datacenter lost", WITHIN);
+    let acked = load.finish();
+    let verdict = Verdict::of(&acked, &read_all(&nodes.bootstrap, "live", PARTITION_COUNT));
+    say(&format!("live, in two groups: {verdict}"));
+    assert!(verdict.is_clean(), "{verdict}");
+    nodes.restart(&lost);
+    nodes.wait_until_whole();
+    nodes.stop();
+}
+
 fn convert(nodes: &Nodes, topic: &str, class: &str) {
     ok(&["topic", "storage", "convert", topic, "--class", class, "-b", &nodes.bootstrap]);
 }
