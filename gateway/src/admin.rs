@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_admin_api::Method;
+use meridian_admin_api::methods::{ClusterStatus, NodeStatus};
 use meridian_consensus::command::Liveness;
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, watch};
@@ -105,8 +107,8 @@ impl Admin {
                 None => Page::new(Status::Unavailable, TEXT, "the node is going down\n".into()),
             },
             "/health" => self.health(),
-            "/status" => json(self.node.answer("cluster.status").await),
-            "/node" => json(self.node.answer("node.status").await),
+            "/status" => json(self.node.answer(ClusterStatus::NAME, b"{}").await),
+            "/node" => json(self.node.answer(NodeStatus::NAME, b"{}").await),
             _ => Page::new(Status::NotFound, TEXT, INDEX.into()),
         }
     }
@@ -115,10 +117,10 @@ impl Admin {
     async fn refusal(&self, asked: &Asked, peer: SocketAddr) -> Option<Page> {
         let is_open = |page| self.node.config.admin_open.contains(&page);
         let method = match asked.path.as_str() {
-            "/metrics" if !is_open(OpenPage::Metrics) => "node.status",
-            "/health" if !is_open(OpenPage::Health) => "node.status",
-            "/status" => "cluster.status",
-            "/node" => "node.status",
+            "/metrics" if !is_open(OpenPage::Metrics) => NodeStatus::NAME,
+            "/health" if !is_open(OpenPage::Health) => NodeStatus::NAME,
+            "/status" => ClusterStatus::NAME,
+            "/node" => NodeStatus::NAME,
             _ => return None,
         };
         let always = self.node.config.admin_certificate.is_some();

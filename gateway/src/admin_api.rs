@@ -1,6 +1,7 @@
 //! The private API of our own operator tools, as its methods see it: arguments and answers in JSON, and one error.
 
 use bytes::Bytes;
+use meridian_admin_api::Method;
 use meridian_consensus::error::Refusal;
 use meridian_protocol::ErrorCode;
 use serde::{Deserialize, Serialize};
@@ -59,8 +60,9 @@ impl From<NotAgreed> for AdminError {
     }
 }
 
-/// The arguments of a method.
+/// The arguments of a method. A body without any means that there are none.
 pub(crate) fn arguments<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, AdminError> {
+    let body = if body.is_empty() { b"{}" } else { body };
     serde_json::from_slice(body).map_err(|error| AdminError::InvalidArguments(error.to_string()))
 }
 
@@ -69,6 +71,25 @@ pub(crate) fn json(answer: &impl Serialize) -> Result<Bytes, AdminError> {
     serde_json::to_vec(answer)
         .map(Bytes::from)
         .map_err(|error| AdminError::Failed(error.to_string()))
+}
+
+/// Answers a method: reads its request, has it handled, and writes its answer.
+pub(crate) async fn answered<M: Method, F>(
+    body: &[u8],
+    handle: impl FnOnce(M::Request) -> F,
+) -> Result<Bytes, AdminError>
+where
+    F: Future<Output = Result<M::Answer, AdminError>>,
+{
+    json(&handle(arguments(body)?).await?)
+}
+
+/// As [`answered`], for what is handled without waiting.
+pub(crate) fn answered_now<M: Method>(
+    body: &[u8],
+    handle: impl FnOnce(M::Request) -> Result<M::Answer, AdminError>,
+) -> Result<Bytes, AdminError> {
+    json(&handle(arguments(body)?)?)
 }
 
 /// The methods of the node, such as `cluster.status`: dispatch is by name alone.

@@ -19,12 +19,12 @@ pub(crate) mod tolerance;
 
 use std::fmt;
 
+use meridian_admin_api::cluster::{About, Tolerance};
 use meridian_base::id::{GroupId, NodeId, PartitionId};
 use meridian_base::topology::Slot;
 use meridian_consensus::state::Metadata;
 
-use self::finding::About;
-pub(crate) use self::finding::{Finding, merge};
+pub(crate) use self::finding::{Finding, finding_of, merge, opening};
 pub(crate) use self::monitor::{Change, Monitor};
 
 /// How bad a condition is.
@@ -115,7 +115,7 @@ pub(crate) enum Condition {
     /// So many disks of a group are full that the others are no put quorum.
     GroupFull { group: GroupId },
     /// Less of a group can be lost than it was built for.
-    GroupShort { group: GroupId, tolerates: &'static str, built_for: &'static str },
+    GroupShort { group: GroupId, tolerates: Tolerance, built_for: Tolerance },
     /// The leaders of these partitions are dead, or gone.
     Leaderless { partitions: Partitions },
     /// A node is taken for dead.
@@ -566,15 +566,15 @@ fn write_nodes(f: &mut fmt::Formatter<'_>, what: &str, nodes: &[NodeId]) -> fmt:
     write!(f, "; {what} {noun} {}", ids.join(", "))
 }
 
-/// A loss that is tolerated, as [`tolerance::TOLERATED`] names it.
-fn loss(tolerates: &str) -> &str {
+/// A loss that is tolerated, as in "it can lose".
+fn loss(tolerates: &Tolerance) -> &str {
     match tolerates {
-        "DC + rack" => "a datacenter and a rack",
-        "DC" => "a datacenter",
-        "2 racks" => "two racks",
-        "rack" => "a rack",
-        "nothing" => "nothing more",
-        other => other,
+        Tolerance::DatacenterAndRack => "a datacenter and a rack",
+        Tolerance::Datacenter => "a datacenter",
+        Tolerance::TwoRacks => "two racks",
+        Tolerance::Rack => "a rack",
+        Tolerance::Nothing => "nothing more",
+        other => other.as_str(),
     }
 }
 

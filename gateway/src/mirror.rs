@@ -34,13 +34,13 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod unopened;
-mod wire;
 mod worker;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use meridian_admin_api::mirror::{ContractReport, PartitionReport, StewardReport};
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::sync::lock;
@@ -49,16 +49,15 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 pub(crate) use self::admin::AdminCall;
-use self::audit::{AuditHandle, AuditReport};
-pub(crate) use self::contracts::ContractReport;
+use self::audit::{AuditHandle, Audited};
 pub(crate) use self::observed::{LEASED_WITHIN, hours_until, leases_missing};
 use self::plan::{Plan, Source};
 pub(crate) use self::secrets::observe as observe_secrets;
-use self::steward::{StewardHandle, StewardReport};
+use self::steward::StewardHandle;
 use self::switchover::Coordinators;
 use self::unopened::Unopened;
 pub(crate) use self::worker::LinkMetrics;
-use self::worker::{LinkWorker, PartitionReport};
+use self::worker::LinkWorker;
 use crate::client::{Client, ClientError};
 use crate::context::NodeContext;
 
@@ -227,7 +226,7 @@ impl Mirrors {
     }
 
     /// What comparing with the sources has found on this node.
-    fn audits(&self) -> Vec<AuditReport> {
+    fn audits(&self) -> Vec<Audited> {
         let workers = lock(&self.workers);
         workers.values().flat_map(|worker| worker.audit.reports()).collect()
     }
@@ -294,7 +293,7 @@ impl Mirrors {
             if let (Some(difference), Some(report)) =
                 (audit.differences.first(), reports.iter_mut().find(is_it))
             {
-                report.on_difference(difference);
+                worker::report::note_difference(report, difference);
             }
         }
         reports

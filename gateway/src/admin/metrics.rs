@@ -21,6 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_admin_api::cluster::{GroupStatus, Tolerance};
+use meridian_admin_api::mirror::Verdict;
 use meridian_broker::replica::ahead::AheadCounts;
 use meridian_consensus::command::Liveness;
 use meridian_consensus::metrics::Metrics as RaftCounters;
@@ -31,7 +33,7 @@ use self::histograms::Histograms;
 use self::process::Process;
 use crate::background::{Chore, ChoreCount};
 use crate::health::Condition;
-use crate::health::tolerance::{GroupStatus, TOLERATED};
+use crate::health::tolerance::is_short;
 use crate::kafka;
 use crate::log::{ColdCounts, CopiesCounts, OngoingCounts, PartitionLog, ScrubReport};
 use crate::mirror::{LinkMetrics, Mirrors};
@@ -95,7 +97,7 @@ const FAMILIES: &[Family] = &[
     gauge(
         "meridian_groups_short",
         "Storage groups of which less can be lost right now than they were built for.",
-        |s| one(s.groups.iter().filter(|group| group.is_short()).count()),
+        |s| one(s.groups.iter().filter(|group| is_short(group)).count()),
     ),
     gauge("meridian_nodes", "Nodes of the cluster by liveness.", |s| {
         let [alive, draining, dead] = s.nodes_by_liveness;
@@ -327,8 +329,10 @@ const FAMILIES: &[Family] = &[
         "meridian_mirror_contract_partitions",
         "Partitions of those topics, by what becomes of their producers.",
         |s| {
-            let count = |verdict| s.contracts.iter().filter(|(_, it)| *it == verdict).count();
-            VERDICTS.map(|verdict| labelled("verdict", verdict, count(verdict) as f64)).into()
+            let count =
+                |verdict: &Verdict| s.contracts.iter().filter(|(_, it)| it == verdict).count();
+            let sample = |it: &Verdict| labelled("verdict", it.as_str(), count(it) as f64);
+            Verdict::KNOWN.iter().map(sample).collect()
         },
     ),
     total("meridian_mirror_offsets_total", "Offsets mirrored since the link started here.", |s| {
@@ -391,7 +395,6 @@ const FAMILIES: &[Family] = &[
 ];
 
 /// What becomes of producers of a topic whose mirrors are bound to be near.
-const VERDICTS: [&str; 3] = ["free", "throttled", "refused"];
 const STANDINGS: [&str; 5] = ["good", "lost_data", "not_member", "other_life", "unknown"];
 
 fn standing_name(standing: Standing) -> &'static str {
@@ -435,7 +438,7 @@ pub(super) struct Snapshot {
     links: Vec<Link>,
     /// Of each partition whose mirrors are bound to be near: their lag in milliseconds, and what
     /// becomes of its producers.
-    contracts: Vec<(u64, &'static str)>,
+    contracts: Vec<(u64, Verdict)>,
     kafka: Vec<kafka::Sample>,
     named: Vec<kafka::NamedSample>,
     throttled: Duration,
@@ -581,8 +584,9 @@ fn one_u64(count: u64) -> Vec<Sample> {
 
 /// What a group can lose. With what it was built for, so that one rule tells of the groups of each shape.
 fn tolerates(group: &GroupStatus) -> Vec<Sample> {
-    let mut samples = states("failure", &TOLERATED, group.tolerates);
-    let of = [("group", group.id.to_string()), ("built_for", group.built_for.to_owned())];
+    let names: Vec<&str> = Tolerance::KNOWN.iter().map(Tolerance::as_str).collect();
+    let mut samples = states("failure", &names, group.tolerates.as_str());
+    let of = [("group", group.id.to_string()), ("built_for", group.built_for.to_string())];
     for sample in &mut samples {
         sample.labels.splice(0..0, of.clone());
     }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use meridian_admin_api::cluster::{GroupStatus, Tolerance};
 use meridian_base::id::{GroupId, NodeId};
 use meridian_base::topology::{GroupConfig, SlotSet, SlotState};
 use meridian_consensus::command::Liveness;
 use meridian_consensus::state::{Metadata, Node};
 
-use super::tolerance::{GroupStatus, NOT_SERVING, well_slots};
+use super::tolerance::{is_short, well_slots};
 use super::{Condition, Partitions};
 
 /// The conditions of a cluster; `groups` is what can be lost of each storage group now.
@@ -31,12 +32,15 @@ pub(crate) fn conditions(metadata: &Metadata, groups: &[GroupStatus]) -> Vec<Con
     found
 }
 
-fn of_group(group: &GroupStatus) -> Option<Condition> {
-    let GroupStatus { id, tolerates, built_for, .. } = *group;
-    let group = GroupId::new(id);
-    match tolerates {
-        NOT_SERVING => Some(Condition::GroupNotServing { group }),
-        _ if tolerates != built_for => Some(Condition::GroupShort { group, tolerates, built_for }),
+fn of_group(status: &GroupStatus) -> Option<Condition> {
+    let group = GroupId::new(status.id);
+    match &status.tolerates {
+        Tolerance::NotServing => Some(Condition::GroupNotServing { group }),
+        _ if is_short(status) => Some(Condition::GroupShort {
+            group,
+            tolerates: status.tolerates.clone(),
+            built_for: status.built_for.clone(),
+        }),
         _ => None,
     }
 }

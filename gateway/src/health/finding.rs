@@ -3,87 +3,70 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
+use meridian_admin_api::{Besides, cluster};
 use meridian_base::id::NodeId;
-use serde::{Deserialize, Serialize};
 
 use super::{Condition, Severity};
 
 /// A condition, in words. What a newer binary finds is passed on by an older one as it is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Finding {
-    /// Its name.
-    pub(crate) condition: String,
-    /// `stops`, `threatens` or `notes`.
-    pub(crate) severity: String,
-    /// The nodes that say so of themselves; none if it is said of the cluster.
-    #[serde(default)]
-    pub(crate) nodes: Vec<u32>,
-    /// What it is.
-    pub(crate) what: String,
-    /// What an operator does about it.
-    pub(crate) mend: String,
-    /// What nodes say of one thing that they share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) about: Option<About>,
-    /// Partitions that each of the nodes leads and does not serve yet, if it is about that.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) opening: Option<usize>,
+pub(crate) use meridian_admin_api::cluster::Condition as Finding;
+
+/// A condition that this node knows. `node` is the one that says so of itself.
+pub(crate) fn finding_of(condition: &Condition, node: Option<NodeId>) -> Finding {
+    Finding {
+        condition: condition.name().to_owned(),
+        severity: shown(condition.severity()),
+        nodes: node.map(NodeId::get).into_iter().collect(),
+        what: condition.to_string(),
+        mend: condition.mend(),
+        about: condition.about(),
+        opening: None,
+        besides: Besides::new(),
+    }
 }
 
-/// One thing of the cluster that several nodes speak of, each in the words of what it sees.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct About {
-    pub(super) subject: String,
-    /// How many partitions of the node it stops, if that is counted.
-    #[serde(default)]
-    pub(super) partitions: usize,
+/// `node` leads so many partitions that it does not serve yet; nothing if it serves all.
+pub(crate) fn opening(node: NodeId, count: usize) -> Option<Finding> {
+    let noun = if count == 1 { "partition" } else { "partitions" };
+    (count > 0).then(|| Finding {
+        condition: "opening".to_owned(),
+        severity: shown(Severity::Threatens),
+        nodes: vec![node.get()],
+        what: format!("{count} {noun} not served yet: the leader reads what the log holds"),
+        mend: "wait: those that clients ask for come first".to_owned(),
+        about: None,
+        opening: Some(count),
+        besides: Besides::new(),
+    })
 }
 
-impl Finding {
-    /// `node` is the one that says so of itself.
-    pub(crate) fn of(condition: &Condition, node: Option<NodeId>) -> Self {
-        Self {
-            condition: condition.name().to_owned(),
-            severity: condition.severity().name().to_owned(),
-            nodes: node.map(NodeId::get).into_iter().collect(),
-            what: condition.to_string(),
-            mend: condition.mend(),
-            about: condition.about(),
-            opening: None,
-        }
+fn shown(severity: Severity) -> cluster::Severity {
+    match severity {
+        Severity::Stops => cluster::Severity::Stops,
+        Severity::Threatens => cluster::Severity::Threatens,
+        Severity::Notes => cluster::Severity::Notes,
     }
+}
 
-    /// Adds what another node says of the same thing. The words are those of whom it stops most.
-    fn add(&mut self, other: Self) {
-        let partitions = |it: &Self| it.about.as_ref().map_or(0, |about| about.partitions);
-        let (own, others) = (partitions(self), partitions(&other));
-        if others > own {
-            self.what = other.what;
-        }
-        self.nodes.extend(other.nodes);
-        if let Some(about) = &mut self.about {
-            about.partitions = own + others;
-        }
+/// What is worse comes first.
+fn rank(finding: &Finding) -> Severity {
+    match finding.severity {
+        cluster::Severity::Stops => Severity::Stops,
+        cluster::Severity::Notes => Severity::Notes,
+        cluster::Severity::Threatens | cluster::Severity::Unknown(_) => Severity::Threatens,
     }
+}
 
-    /// `node` leads so many partitions that it does not serve yet; nothing if it serves all.
-    pub(crate) fn opening(node: NodeId, count: usize) -> Option<Self> {
-        let noun = if count == 1 { "partition" } else { "partitions" };
-        (count > 0).then(|| Self {
-            condition: "opening".to_owned(),
-            severity: Severity::Threatens.name().to_owned(),
-            nodes: vec![node.get()],
-            what: format!("{count} {noun} not served yet: the leader reads what the log holds"),
-            mend: "wait: those that clients ask for come first".to_owned(),
-            about: None,
-            opening: Some(count),
-        })
+/// Adds what another node says of the same thing. The words are those of whom it stops most.
+fn add(finding: &mut Finding, other: Finding) {
+    let partitions = |it: &Finding| it.about.as_ref().map_or(0, |about| about.partitions);
+    let (own, others) = (partitions(finding), partitions(&other));
+    if others > own {
+        finding.what = other.what;
     }
-
-    /// What is worse comes first.
-    fn rank(&self) -> Severity {
-        let all = [Severity::Stops, Severity::Threatens, Severity::Notes];
-        all.into_iter().find(|it| it.name() == self.severity).unwrap_or(Severity::Threatens)
+    finding.nodes.extend(other.nodes);
+    if let Some(about) = &mut finding.about {
+        about.partitions = own + others;
     }
 }
 
@@ -96,8 +79,8 @@ pub(crate) fn merge(findings: impl IntoIterator<Item = Finding>) -> Vec<Finding>
             Some(about) => (about.subject.clone(), String::new()),
             None => (what.clone(), mend.clone()),
         };
-        match merged.entry((finding.rank(), condition.clone(), what, mend)) {
-            Entry::Occupied(mut known) => known.get_mut().add(finding),
+        match merged.entry((rank(&finding), condition.clone(), what, mend)) {
+            Entry::Occupied(mut known) => add(known.get_mut(), finding),
             Entry::Vacant(place) => drop(place.insert(finding)),
         }
     }

@@ -332,7 +332,7 @@ fn a_condition_is_logged_when_it_begins_and_when_it_has_ended() {
 
 #[test]
 fn nodes_that_say_the_same_are_one_line_and_what_stops_comes_first() {
-    let of = |condition: &Condition, node: u32| Finding::of(condition, Some(NodeId::new(node)));
+    let of = |condition: &Condition, node: u32| finding_of(condition, Some(NodeId::new(node)));
     let clock = Condition::ClockApart { ahead_ms: 9_000 };
     let waits = Condition::NotServing { partitions: some_partitions(), seconds: 12 };
     let merged = merge([of(&clock, 2), of(&waits, 3), of(&clock, 1), of(&clock, 2)]);
@@ -342,7 +342,7 @@ fn nodes_that_say_the_same_are_one_line_and_what_stops_comes_first() {
 
 #[test]
 fn what_nodes_say_of_one_thing_is_one_line() {
-    let of = |condition: &Condition, node: u32| Finding::of(condition, Some(NodeId::new(node)));
+    let of = |condition: &Condition, node: u32| finding_of(condition, Some(NodeId::new(node)));
     let down =
         |link: &str, why: &str| Condition::LinkDown { link: link.to_owned(), why: why.to_owned() };
     let missing = |count, example: &str| Condition::LeaseMissing {

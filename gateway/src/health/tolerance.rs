@@ -1,28 +1,11 @@
 //! What can be lost of a storage group right now without losing records or service.
 
+use meridian_admin_api::Besides;
+use meridian_admin_api::cluster::{GroupStatus, Tolerance};
 use meridian_base::id::NodeId;
 use meridian_base::topology::{Geometry, GroupConfig, Slot, SlotSet};
 use meridian_consensus::command::Liveness;
 use meridian_consensus::state::Metadata;
-use serde::Serialize;
-
-/// How a storage group is.
-#[derive(Debug, Serialize)]
-pub(crate) struct GroupStatus {
-    pub(crate) id: u32,
-    pub(crate) geometry: Geometry,
-    /// What can be lost of it right now.
-    pub(crate) tolerates: &'static str,
-    /// What can be lost of it when all is well.
-    pub(crate) built_for: &'static str,
-    /// How many partitions it holds.
-    pub(crate) partitions: usize,
-}
-
-/// What [`GroupStatus::tolerates`] may say, from best to worst.
-pub(crate) const TOLERATED: [&str; 6] =
-    ["DC + rack", "DC", "2 racks", "rack", "nothing", NOT_SERVING];
-pub(crate) const NOT_SERVING: &str = "not serving";
 
 /// A vote on metadata, and what takes it away.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +18,7 @@ struct Vote {
 
 /// The largest failure that leaves both quorums of slots, given those that are well, and a majority of
 /// votes.
-fn tolerates(geometry: Geometry, well: SlotSet, votes: &[Vote]) -> &'static str {
+fn tolerates(geometry: Geometry, well: SlotSet, votes: &[Vote]) -> Tolerance {
     let serves = |slots| geometry.put_quorum(slots) && geometry.fence_quorum(slots);
     let survives = |datacenter: Option<usize>, racks: &[Slot]| {
         let slots = datacenter.map_or(SlotSet::EMPTY, |it| geometry.slots_of(it));
@@ -51,22 +34,25 @@ fn tolerates(geometry: Geometry, well: SlotSet, votes: &[Vote]) -> &'static str 
     let datacenters = || (0..geometry.datacenter_count()).map(Some);
     let racks = || geometry.slots().iter();
     if !serves(well) {
-        return NOT_SERVING;
+        return Tolerance::NotServing;
     }
     if geometry == Geometry::Mirror3Dc
         && datacenters().all(|dc| racks().all(|rack| survives(dc, &[rack])))
     {
-        return "DC + rack";
+        return Tolerance::DatacenterAndRack;
     }
     if geometry.datacenter_count() > 1 && datacenters().all(|dc| survives(dc, &[])) {
-        return "DC";
+        return Tolerance::Datacenter;
     }
     if geometry == Geometry::Block42
         && racks().all(|first| racks().all(|second| survives(None, &[first, second])))
     {
-        return "2 racks";
+        return Tolerance::TwoRacks;
     }
-    if racks().all(|rack| survives(None, &[rack])) { "rack" } else { "nothing" }
+    match racks().all(|rack| survives(None, &[rack])) {
+        true => Tolerance::Rack,
+        false => Tolerance::Nothing,
+    }
 }
 
 /// Where the votes are, beside the slots of a group.
@@ -107,18 +93,17 @@ pub(crate) fn group_status(
     let votes = votes(metadata, group, voters);
     GroupStatus {
         id: group.group.get(),
-        geometry: group.geometry,
+        geometry: group.geometry.into(),
         tolerates: tolerates(group.geometry, well_slots(metadata, group), &votes),
         built_for: tolerates(group.geometry, group.geometry.slots(), &[]),
         partitions: metadata.partitions().filter(|(_, it)| it.group == group.group).count(),
+        besides: Besides::new(),
     }
 }
 
-impl GroupStatus {
-    /// Whether less can be lost than it was built for.
-    pub(crate) fn is_short(&self) -> bool {
-        self.tolerates != self.built_for
-    }
+/// Whether less of a group can be lost than it was built for.
+pub(crate) fn is_short(group: &GroupStatus) -> bool {
+    group.tolerates != group.built_for
 }
 
 #[cfg(test)]
@@ -130,20 +115,23 @@ mod tests {
         let geometry = Geometry::Mirror3Dc;
         let without =
             |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)), &[]);
-        assert_eq!(without(0), "DC + rack");
-        assert_eq!(without(0b000_000_001), "DC");
-        assert_eq!(without(0b000_000_111), "rack");
-        assert_eq!(without(0b000_001_111), "nothing");
-        assert_eq!(without(0b001_001_001), "not serving");
-        assert_eq!(tolerates(Geometry::OnePerDc, Geometry::OnePerDc.slots(), &[]), "DC");
-        assert_eq!(tolerates(Geometry::None, Geometry::None.slots(), &[]), "nothing");
+        assert_eq!(without(0), Tolerance::DatacenterAndRack);
+        assert_eq!(without(0b000_000_001), Tolerance::Datacenter);
+        assert_eq!(without(0b000_000_111), Tolerance::Rack);
+        assert_eq!(without(0b000_001_111), Tolerance::Nothing);
+        assert_eq!(without(0b001_001_001), Tolerance::NotServing);
+        assert_eq!(
+            tolerates(Geometry::OnePerDc, Geometry::OnePerDc.slots(), &[]),
+            Tolerance::Datacenter
+        );
+        assert_eq!(tolerates(Geometry::None, Geometry::None.slots(), &[]), Tolerance::Nothing);
         let geometry = Geometry::Block42;
         let without =
             |bits| tolerates(geometry, geometry.slots().difference(SlotSet::from_bits(bits)), &[]);
-        assert_eq!(without(0), "2 racks");
-        assert_eq!(without(0b0000_0100), "rack");
-        assert_eq!(without(0b0100_0100), "nothing");
-        assert_eq!(without(0b0100_0101), "not serving");
+        assert_eq!(without(0), Tolerance::TwoRacks);
+        assert_eq!(without(0b0000_0100), Tolerance::Rack);
+        assert_eq!(without(0b0100_0100), Tolerance::Nothing);
+        assert_eq!(without(0b0100_0101), Tolerance::NotServing);
     }
 
     #[test]
@@ -155,18 +143,18 @@ mod tests {
             rack: Some(slot),
         };
         let mut votes: Vec<Vote> = geometry.slots().iter().map(vote).collect();
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "DC + rack");
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), Tolerance::DatacenterAndRack);
         // Its slot is a spare's by now.
         votes[3] = Vote { is_alive: false, rack: None, ..votes[3] };
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "DC");
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), Tolerance::Datacenter);
         votes.iter_mut().take(3).for_each(|vote| vote.is_alive = false);
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "nothing");
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), Tolerance::Nothing);
         // Five of eight racks vote.
         let geometry = Geometry::Block42;
         let vote = |slot: Slot| Vote { is_alive: true, datacenter: Some(0), rack: Some(slot) };
         let mut votes: Vec<Vote> = geometry.slots().iter().take(5).map(vote).collect();
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "2 racks");
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), Tolerance::TwoRacks);
         votes[0].is_alive = false;
-        assert_eq!(tolerates(geometry, geometry.slots(), &votes), "rack");
+        assert_eq!(tolerates(geometry, geometry.slots(), &votes), Tolerance::Rack);
     }
 }

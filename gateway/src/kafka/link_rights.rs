@@ -2,6 +2,11 @@
 
 use bytes::Bytes;
 use meridian_access::{Operation, Resource};
+use meridian_admin_api::Method;
+use meridian_admin_api::methods::{
+    AccessCredentials, MirrorDigest, MirrorFence, MirrorPositions, MirrorRelease, MirrorReverse,
+    MirrorStanding,
+};
 use meridian_base::id::TopicId;
 use meridian_consensus::state::Metadata;
 use meridian_protocol::{ApiKey, Request};
@@ -10,7 +15,6 @@ use serde_json::Value;
 
 use super::access::{self, Rights};
 use super::dispatch::{Call, Client};
-use super::users::carried;
 use crate::admin_api::{AdminError, arguments, json};
 
 /// What a mirror asks: records and their lineage, configs, quotas, access rules and committed
@@ -36,13 +40,13 @@ pub(super) const APIS: &[ApiKey] = &[
 
 /// Methods of the private API that a mirror calls at its source.
 const METHODS: &[&str] = &[
-    carried::METHOD,
-    "mirror.digest",
-    "mirror.fence",
-    "mirror.positions",
-    "mirror.release",
-    "mirror.reverse",
-    "mirror.standing",
+    AccessCredentials::NAME,
+    MirrorDigest::NAME,
+    MirrorFence::NAME,
+    MirrorPositions::NAME,
+    MirrorRelease::NAME,
+    MirrorReverse::NAME,
+    MirrorStanding::NAME,
 ];
 
 /// The arguments that say which topic a method is about.
@@ -70,15 +74,15 @@ pub(super) fn admitted(call: &Call, method: &str, body: Bytes) -> Result<Bytes, 
     let Rights::Link(rights) = &call.rights else { return Ok(body) };
     let metadata = call.front.broker.metadata();
     match method {
-        "mirror.positions" => return granted_positions(&call.rights, &metadata, &body),
-        carried::METHOD if rights.reads_users() => {}
-        carried::METHOD => return Err(no_users(call)),
-        "mirror.digest" => {
+        MirrorPositions::NAME => return granted_positions(&call.rights, &metadata, &body),
+        AccessCredentials::NAME if rights.reads_users() => {}
+        AccessCredentials::NAME => return Err(no_users(call)),
+        MirrorDigest::NAME => {
             let topic = metadata.topic(arguments::<Identified>(&body)?.topic);
             let name = topic.map(|topic| topic.name.as_str()).unwrap_or_default();
             check(call, Operation::Read, name)?;
         }
-        "mirror.standing" => {
+        MirrorStanding::NAME => {
             check(call, Operation::Describe, &arguments::<Named>(&body)?.topic)?;
         }
         // Each of the others makes the topic change hands.

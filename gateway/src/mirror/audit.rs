@@ -15,6 +15,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use meridian_admin_api::Besides;
+use meridian_admin_api::mirror::{self, AuditReport};
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
@@ -22,10 +24,9 @@ use meridian_base::sync::lock;
 use meridian_mirror::allowance::Allowance;
 use meridian_mirror::digest::{self, BatchSum, Difference, Digest};
 use meridian_mirror::rows::MirrorTopic;
-use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-pub(super) use self::sums::{At, DIGEST_METHOD, DigestAnswer, DigestArguments, batch_base, of_log};
+pub(super) use self::sums::{At, batch_base, of_log};
 use super::plan::{Plan, Source, Target};
 use super::survey::{self, Survey};
 use super::worker::LinkMetrics;
@@ -82,7 +83,7 @@ fn seen(survey: &Survey, mirror: &MirrorTopic, index: u32) -> Seen {
 }
 
 /// What comparing a stretch gave.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(super) struct Compared {
     /// Where to go on.
     pub(super) next: Offset,
@@ -91,8 +92,8 @@ pub(super) struct Compared {
 }
 
 /// What is known of a partition.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct AuditReport {
+#[derive(Clone, Debug, Default)]
+pub(super) struct Audited {
     pub(super) topic: String,
     pub(super) partition: u32,
     /// Up to where what was mirrored last is equal.
@@ -103,6 +104,21 @@ pub(super) struct AuditReport {
     pub(super) differences: Vec<Difference>,
     /// Why nothing is compared, if so.
     failure: Option<String>,
+}
+
+impl From<Audited> for AuditReport {
+    fn from(audited: Audited) -> Self {
+        Self {
+            topic: audited.topic,
+            partition: audited.partition,
+            verified_offset: audited.verified_offset.map(Offset::get),
+            passes_count: audited.passes_count,
+            compared_bytes: audited.compared_bytes,
+            differences: audited.differences.into_iter().map(mirror::Difference::from).collect(),
+            failure: audited.failure,
+            besides: Besides::new(),
+        }
+    }
 }
 
 /// Where the audit of a partition is.
@@ -118,7 +134,7 @@ struct Cursor {
 
 /// The audit of a link on this node.
 pub(super) struct AuditHandle {
-    reports: Arc<Mutex<BTreeMap<PartitionId, AuditReport>>>,
+    reports: Arc<Mutex<BTreeMap<PartitionId, Audited>>>,
     task: JoinHandle<()>,
 }
 
@@ -153,7 +169,7 @@ impl AuditHandle {
         Self { reports, task: tokio::spawn(audit.run()) }
     }
 
-    pub(super) fn reports(&self) -> Vec<AuditReport> {
+    pub(super) fn reports(&self) -> Vec<Audited> {
         let reports = lock(&self.reports);
         reports.values().cloned().collect()
     }
@@ -170,7 +186,7 @@ struct Audit {
     /// The source's topics, and when they were looked at.
     survey: Option<(Survey, Instant)>,
     cursors: BTreeMap<PartitionId, Cursor>,
-    reports: Arc<Mutex<BTreeMap<PartitionId, AuditReport>>>,
+    reports: Arc<Mutex<BTreeMap<PartitionId, Audited>>>,
 }
 
 impl Audit {
@@ -215,13 +231,13 @@ impl Audit {
         reports.retain(|partition, _| self.cursors.contains_key(partition));
     }
 
-    fn tell(&self, partition: PartitionId, change: impl FnOnce(&mut AuditReport)) {
+    fn tell(&self, partition: PartitionId, change: impl FnOnce(&mut Audited)) {
         let Some(cursor) = self.cursors.get(&partition) else { return };
         let mut reports = lock(&self.reports);
-        change(reports.entry(partition).or_insert_with(|| AuditReport {
+        change(reports.entry(partition).or_insert_with(|| Audited {
             topic: cursor.target.mirror.name.clone(),
             partition: cursor.target.index,
-            ..AuditReport::default()
+            ..Audited::default()
         }));
     }
 

@@ -7,60 +7,21 @@
 
 use std::time::Duration;
 
+use meridian_admin_api::Besides;
+use meridian_admin_api::mirror::{ContractReport, Heard, MirrorPosition, Position, Positions};
 use meridian_base::id::{ClusterId, PartitionId};
 use meridian_base::position::Offset;
 use meridian_consensus::state::Topic;
-use serde::{Deserialize, Serialize};
 
 use super::Mirrors;
-use super::lease::{self, Granted, Told};
+use super::lease;
 use super::switchover::millis;
-use super::wire::TopicKey;
 use crate::context::NodeContext;
 use crate::kafka::lag_limit;
 
-/// Up to where a cluster has partitions of this one.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Positions {
-    pub(super) cluster: String,
-    pub(super) positions: Vec<Position>,
-    /// What it grants, if its link has a lease.
-    #[serde(default)]
-    pub(super) lease: Option<Granted>,
-}
-
-/// Up to where one partition is mirrored.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Position {
-    pub(super) topic_id: TopicKey,
-    pub(super) partition: u32,
-    /// Offset after the last durable record.
-    pub(super) end_offset: i64,
-}
-
-/// How far the mirrors of a partition are.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct ContractReport {
-    topic: String,
-    partition: u32,
-    max_lag_ms: u64,
-    pub(crate) lag_ms: u64,
-    /// `free`, `throttled` or `refused`.
-    pub(crate) verdict: &'static str,
-    mirrors: Vec<MirrorPosition>,
-}
-
-/// What a mirror has told.
-#[derive(Clone, Debug, Serialize)]
-struct MirrorPosition {
-    cluster: String,
-    end_offset: i64,
-    heard_ms_ago: u64,
-}
-
 /// Takes what a mirror tells. What this node does not lead, its leader hears of as soon as the mirror
 /// follows that one.
-pub(super) fn take(mirrors: &Mirrors, told: Positions) -> Told {
+pub(super) fn take(mirrors: &Mirrors, told: Positions) -> Heard {
     let node = &mirrors.node;
     let cluster = ClusterId::from_text(told.cluster);
     for Position { topic_id, partition, end_offset } in told.positions {
@@ -93,15 +54,21 @@ pub(super) fn reports(node: &NodeContext) -> Vec<ContractReport> {
             let view = log.contract_view(limit);
             let mirror = |(cluster, end, ago): (ClusterId, Offset, Duration)| {
                 let (cluster, end_offset) = (cluster.to_string(), end.get());
-                MirrorPosition { cluster, end_offset, heard_ms_ago: millis(ago) }
+                MirrorPosition {
+                    cluster,
+                    end_offset,
+                    heard_ms_ago: millis(ago),
+                    besides: Besides::new(),
+                }
             };
             reports.push(ContractReport {
                 topic: topic.clone(),
                 partition: index,
                 max_lag_ms: millis(limit),
                 lag_ms: millis(view.lag),
-                verdict: view.verdict.name(),
+                verdict: view.verdict.into(),
                 mirrors: view.mirrors.into_iter().map(mirror).collect(),
+                besides: Besides::new(),
             });
         }
     }

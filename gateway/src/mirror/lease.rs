@@ -10,6 +10,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use meridian_admin_api::Besides;
+use meridian_admin_api::mirror::{Granted, Heard, LeaseReport, Leased, Needed};
 use meridian_base::id::{ClusterId, PartitionId, TopicId};
 use meridian_base::position::LeaderEpoch;
 use meridian_consensus::command::{ExpectedVersion, FeatureLevel, RowChange, RowKind};
@@ -19,13 +21,11 @@ use meridian_mirror::lease::{
 };
 use meridian_mirror::options::LinkOptions;
 use meridian_mirror::rows::{MirrorTopic, RowError};
-use serde::{Deserialize, Serialize};
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 
 use super::succession::{latest_epoch, put, raise};
 use super::switchover::millis;
-use super::wire::TopicKey;
 use super::{Mirrors, leaders, plan};
 use crate::admin_api::AdminError;
 use crate::context::NodeContext;
@@ -39,55 +39,6 @@ const TAKE_OVER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Topics whose need is begun at the same time: each may wait for a leader that is silent.
 const BEGUN_AT_ONCE: usize = 16;
-
-/// What a mirror's node grants to a leader.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Granted {
-    pub(super) partitions: Vec<Leased>,
-    pub(super) length_ms: u64,
-    /// What that leader answered last; `None` if nothing is granted now, and a stamp is asked for.
-    pub(super) stamp: Option<Stamp>,
-}
-
-/// A partition, as the writer knows it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(super) struct Leased {
-    pub(super) topic_id: TopicKey,
-    pub(super) partition: u32,
-}
-
-/// What the leader answers.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Told {
-    #[serde(default)]
-    pub(super) stamp: Option<Stamp>,
-    /// The topics asked for that are written to under a lease only.
-    #[serde(default)]
-    pub(super) needs: Vec<Needed>,
-}
-
-/// A topic that needs a lease.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Needed {
-    pub(super) topic_id: TopicKey,
-    /// The cluster that grants it.
-    pub(super) of: String,
-}
-
-/// How the lease of a partition is.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct LeaseReport {
-    topic: String,
-    partition: u32,
-    /// The cluster that grants it.
-    cluster: String,
-    /// `lease-held` or `lease-missing`.
-    state: &'static str,
-    /// For how long it is held still.
-    left_ms: Option<u64>,
-    /// For how long it has been missing, unless this leader never had one.
-    missing_ms: Option<u64>,
-}
 
 /// Whose lease a topic needs.
 pub(super) fn need(metadata: &Metadata, topic: TopicId) -> Option<Need> {
@@ -196,9 +147,9 @@ fn sort(metadata: &Metadata, by: &ClusterId, partitions: &[Leased]) -> Sorted {
 }
 
 /// Takes what a mirror grants. From the first grant on a topic needs it.
-pub(super) fn take(mirrors: &Mirrors, by: &ClusterId, granted: &Granted) -> Told {
+pub(super) fn take(mirrors: &Mirrors, by: &ClusterId, granted: &Granted) -> Heard {
     let node = &mirrors.node;
-    let (Some(life), now) = (mirrors.life(), node.logs.now()) else { return Told::default() };
+    let (Some(life), now) = (mirrors.life(), node.logs.now()) else { return Heard::default() };
     let length = Duration::from_millis(granted.length_ms);
     let Sorted { led, needs, unfenced } = sort(&node.meta.metadata(), by, &granted.partitions);
     if let Some(stamp) = granted.stamp {
@@ -211,7 +162,7 @@ pub(super) fn take(mirrors: &Mirrors, by: &ClusterId, granted: &Granted) -> Told
             tokio::spawn(begin(Arc::clone(node), by.clone(), unfenced, alone));
         }
     }
-    Told { stamp: Some(Stamp::new(life, now)), needs }
+    Heard { stamp: Some(Stamp::new(life, now)), needs }
 }
 
 /// Has topics need the lease of a cluster, if they need none yet. What fails is begun again by the next
@@ -349,9 +300,10 @@ pub(super) fn reports(node: &NodeContext) -> Vec<LeaseReport> {
                 topic: topic.clone(),
                 partition,
                 cluster: need.of.to_string(),
-                state: standing.name(),
+                state: standing.into(),
                 left_ms: left.map(millis),
                 missing_ms: missing.map(millis),
+                besides: Besides::new(),
             });
         }
     }

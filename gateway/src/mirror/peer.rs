@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_admin_api::Method;
 use meridian_base::position::{LeaderEpoch, Offset};
 pub(super) use meridian_mirror::rejoin::End;
 use meridian_protocol::ErrorCode;
 use meridian_protocol::messages::{
     ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic, MeridianAdminRequest,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::survey;
 use crate::client::{Client, ClientError, Lane};
@@ -50,23 +49,22 @@ impl From<ClientError> for PeerError {
 
 /// Calls a method of the other cluster about one of its topics. All of them can be repeated. Apache Kafka is
 /// not asked: it would close the connection, which says nothing.
-pub(super) async fn call<R: DeserializeOwned>(
+pub(super) async fn call<M: Method>(
     client: &Client,
-    method: &str,
     topic: &str,
-    arguments: &impl Serialize,
-) -> Result<R, PeerError> {
+    arguments: &M::Request,
+) -> Result<M::Answer, PeerError> {
     if !survey::is_meridian(client, topic).await? {
         return Err(PeerError::Never(NO_MERIDIAN.to_owned()));
     }
     let body =
         serde_json::to_vec(arguments).map_err(|error| PeerError::Never(error.to_string()))?;
-    let request = MeridianAdminRequest { method: method.into(), body: Bytes::from(body) };
+    let request = MeridianAdminRequest { method: M::NAME.into(), body: Bytes::from(body) };
     let response = client.query(&request).await?;
-    let what = || method.to_owned();
+    let what = || M::NAME.to_owned();
     ClientError::check(what, response.error_code, response.error_message.as_deref())?;
     serde_json::from_slice(&response.body)
-        .map_err(|error| PeerError::Never(format!("{method} of another version: {error}")))
+        .map_err(|error| PeerError::Never(format!("{} of another version: {error}", M::NAME)))
 }
 
 /// Where Kafka clients find this cluster.
@@ -136,6 +134,8 @@ async fn bounds(
 
 #[cfg(test)]
 mod tests {
+    use meridian_admin_api::OfTopic;
+    use meridian_admin_api::methods::MirrorStanding;
     use meridian_protocol::messages::{
         ApiVersion, ApiVersionsResponse, DescribeConfigsResponse, DescribeConfigsResult,
         DescribedConfig, MetadataBroker, MetadataResponse,
@@ -197,7 +197,8 @@ mod tests {
             }
         });
         let client = Client::connect(&address.to_string()).await.expect("it serves");
-        let called = call::<serde_json::Value>(&client, "mirror.standing", "t", &()).await;
+        let ask = OfTopic { topic: "t".to_owned() };
+        let called = call::<MirrorStanding>(&client, "t", &ask).await;
         assert_eq!(called, Err(PeerError::Never(NO_MERIDIAN.to_owned())));
     }
 }

@@ -23,10 +23,12 @@ mod quotas;
 mod topics;
 mod users;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
+use meridian_admin_api::Besides;
+use meridian_admin_api::mirror::{Event, StewardReport};
 use meridian_base::env::Instant;
 use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::sync::lock;
@@ -35,11 +37,10 @@ use meridian_consensus::state::Metadata;
 use meridian_mirror::rows::Stage;
 use meridian_mirror::rules::Rule;
 use meridian_mirror::vigil::Vigil;
-use serde::Serialize;
 use tokio::task::JoinHandle;
 
 pub(super) use self::configs::is_own as is_own_config;
-use self::groups::{CarriedPosition, Groups};
+use self::groups::Groups;
 use super::Mirrors;
 use super::lookout::Lookout;
 use super::plan::{self, MirrorRow, Source};
@@ -65,45 +66,6 @@ const ROUNDS_PER_QUOTAS: u64 = 5;
 const ROUNDS_PER_RIGHTS: u64 = 15;
 /// Events that are remembered.
 const EVENT_COUNT_MAX: usize = 50;
-
-/// Something that followed by itself, or could not.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Event {
-    /// When, in milliseconds since 1970.
-    at_ms: i64,
-    topic: String,
-    what: String,
-}
-
-/// What a steward has to tell operators.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct StewardReport {
-    pub(super) link: String,
-    node: u32,
-    /// Why the last look failed, if it did.
-    pub(super) failure: Option<String>,
-    /// Topics that a rule takes and that cannot be mirrored, with the reason.
-    refused: BTreeMap<String, String>,
-    /// What happened, oldest first.
-    events: VecDeque<Event>,
-    groups: Vec<CarriedPosition>,
-    /// Why positions were not carried in the last look, if they were not.
-    groups_failure: Option<String>,
-    /// Groups of the source that are not looked at, and how many of one of its brokers are at most.
-    pub(super) groups_left_out: Option<(usize, usize)>,
-    /// For whom quotas are others at the source and this cluster's own here, and which they are.
-    own_quotas: BTreeMap<String, String>,
-    /// Why quotas were not followed in the last look, if they were not.
-    quotas_failure: Option<String>,
-    /// Access rules of the source that are not set here, and why.
-    acls_left_out: BTreeMap<String, String>,
-    /// Why access rules were not followed in the last look, if they were not.
-    acls_failure: Option<String>,
-    /// Credentials of the source's users that are not set here, and why.
-    users_left_out: BTreeMap<String, String>,
-    /// Why users were not followed in the last look, if they were not.
-    users_failure: Option<String>,
-}
 
 /// The steward of a link, while this node is it.
 pub(super) struct StewardHandle {
@@ -333,7 +295,7 @@ impl Steward {
     fn on_event(&self, topic: &str, what: String) {
         tracing::warn!(link = %self.link, %topic, "{what}");
         let at_ms = crate::client::clock::wall_time_ms();
-        let event = Event { at_ms, topic: topic.to_owned(), what };
+        let event = Event { at_ms, topic: topic.to_owned(), what, besides: Besides::new() };
         self.tell(|report| {
             if report.events.len() == EVENT_COUNT_MAX {
                 report.events.pop_front();

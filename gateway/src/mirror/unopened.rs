@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use meridian_admin_api::mirror::PartitionReport;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_mirror::state::State;
 
-use super::worker::PartitionReport;
+use super::worker::report::bare;
 
 /// How long a takeover may go on before operators are told. Most take less than a second.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
@@ -38,7 +39,7 @@ impl Unopened {
         let report = |(place, since): &(Place, Instant)| {
             let detail = format!("node {node} {}", opening_for(now.since(*since)));
             let place = (place.topic.clone(), place.index);
-            PartitionReport::bare(node, place, &State::Unreadable { detail })
+            bare(node, place, &State::Unreadable { detail })
         };
         self.overdue(now).map(report).collect()
     }
@@ -70,6 +71,8 @@ fn opening_for(lasts: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use meridian_admin_api::mirror::PartitionState;
+
     use super::*;
 
     #[test]
@@ -88,8 +91,8 @@ mod tests {
         assert!(unopened.reports(2, at(5)).is_empty(), "a takeover takes a moment");
         unopened.look(at(5), partitions(&[5]));
         let reports = unopened.reports(2, at(6));
-        let told: Vec<_> = reports.iter().map(|it| (it.partition, it.state)).collect();
-        assert_eq!(told, [(5, "unreadable")]);
+        let told: Vec<_> = reports.iter().map(|it| (it.partition, it.state.clone())).collect();
+        assert_eq!(told, [(5, PartitionState::Unreadable)]);
         assert!(reports[0].reason.contains("for 5 s"), "{}", reports[0].reason);
         assert_eq!((unopened.count("west", at(6)), unopened.count("east", at(6))), (1, 0));
         unopened.look(at(7), BTreeMap::new());

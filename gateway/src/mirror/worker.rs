@@ -10,6 +10,7 @@ mod grow;
 mod lane;
 mod lease;
 mod meter;
+pub(super) mod report;
 mod stall;
 mod tell;
 
@@ -17,17 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use meridian_admin_api::mirror::{Heard, PartitionReport};
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
-use meridian_base::position::{LeaderEpoch, Offset};
-use meridian_mirror::digest::Difference;
+use meridian_base::position::Offset;
 use meridian_mirror::partition::{
     Answer, Failure, Input, MirrorPartition, NoView, OwnLog, Settings, SourceView,
 };
-use meridian_mirror::seed::Part;
-use meridian_mirror::state::State;
-use meridian_mirror::{Pace, Portion, Throttle};
-use serde::Serialize;
+use meridian_mirror::{Portion, Throttle};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::glance::Glancer;
@@ -38,7 +36,6 @@ use self::meter::Meter;
 use self::stall::Stalls;
 use self::tell::Teller;
 use super::Mirrors;
-use super::lease::Told;
 use super::lookout::Lookout;
 use super::plan::{Plan, Target};
 use super::question::{Asker, Fetched};
@@ -78,7 +75,7 @@ enum Event {
     /// Batches were refused, or their fate is unknown: the log itself knows.
     Lost { partition: PartitionId, life: u64 },
     /// Leaders at the source were told where mirrors are, and have answered.
-    Told(Vec<(i32, Told)>),
+    Told(Vec<(i32, Heard)>),
     /// What was decided before `begun` is known here.
     MetadataRead { begun: Instant },
 }
@@ -102,86 +99,6 @@ impl Mirrored {
     /// Whether its own log could not be read when that was last tried.
     fn is_unreadable(&self) -> bool {
         self.machine.is_none() && self.unreadable.is_some()
-    }
-}
-
-/// How a partition is, for operators.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct PartitionReport {
-    pub(super) topic: String,
-    pub(super) partition: u32,
-    pub(super) node: u32,
-    pub(super) state: &'static str,
-    pub(super) reason: String,
-    pub(super) advice: Option<&'static str>,
-    /// Offset after the last mirrored record; `None` while that cannot be read.
-    pub(super) end_offset: Option<i64>,
-    /// Where the source was last seen to end.
-    pub(super) source_end_offset: Option<i64>,
-    /// How long ago that was, at most: what the source took since is in no figure.
-    pub(super) source_seen_ms_ago: Option<u64>,
-    pub(super) lag_records: u64,
-    pub(super) lag_bytes: u64,
-    pub(super) lag_ms: u64,
-    pub(super) mirrored_bytes: u64,
-    /// How far the source lets its mirrors be behind (`mirror.max.lag.ms`).
-    pub(super) source_lag_max_ms: Option<u64>,
-    /// `granted`, `granted-by CLUSTER` or `not-needed-yet`, if the link has its sources need a lease.
-    pub(super) source_lease: Option<String>,
-    /// Records a second that the source has taken lately.
-    pub(super) source_records_per_second: Option<f64>,
-}
-
-impl PartitionReport {
-    /// While it takes from its seed, how far it is behind its source is not known.
-    fn of_seed(node: u32, target: &Target, part: Part) -> Self {
-        let until = part.until;
-        let reason =
-            format!("takes up to offset {until} from what it was before, then over the link");
-        let end = target.log.high_watermark();
-        let missing = u64::try_from(until.get() - end.get()).unwrap_or(0);
-        let place = (target.mirror.name.clone(), target.index);
-        Self {
-            reason,
-            end_offset: Some(end.get()),
-            lag_records: missing,
-            ..Self::bare(node, place, &State::CatchingUp)
-        }
-    }
-
-    /// One of which nothing but its state is known.
-    pub(super) fn bare(node: u32, (topic, partition): (String, u32), state: &State) -> Self {
-        Self {
-            topic,
-            partition,
-            node,
-            state: state.name(),
-            reason: state.to_string(),
-            advice: state.advice(),
-            end_offset: None,
-            source_end_offset: None,
-            source_seen_ms_ago: None,
-            lag_records: 0,
-            lag_bytes: 0,
-            lag_ms: 0,
-            mirrored_bytes: 0,
-            source_lag_max_ms: None,
-            source_lease: None,
-            source_records_per_second: None,
-        }
-    }
-
-    /// Comparing it with its source has found this, which matters unless it has stopped already.
-    pub(super) fn on_difference(&mut self, difference: &Difference) {
-        let works = [State::Verifying, State::CatchingUp, State::Mirroring];
-        if works.iter().all(|state| state.name() != self.state) {
-            return;
-        }
-        let (at, epoch) = (difference.from, LeaderEpoch::UNKNOWN);
-        let state = State::Diverged { at, epoch };
-        self.state = state.name();
-        self.reason = difference.to_string();
-        self.advice = Some("`meridian mirror repair` says how it is mended");
     }
 }
 
@@ -562,50 +479,6 @@ impl LinkWorker {
             self.step(partition, life, Input::Source(view));
         }
     }
-
-    fn reports(&self) -> Vec<PartitionReport> {
-        let now = self.clock.now();
-        let node = self.node.config.node.get();
-        let report = |mirrored: &Mirrored| {
-            let status = mirrored.machine.as_ref().map(|machine| machine.status(now));
-            if let Some(part) = mirrored.target.seed {
-                return PartitionReport::of_seed(node, &mirrored.target, part);
-            }
-            let end = mirrored.target.log.high_watermark();
-            let state = match (&status, &mirrored.unreadable) {
-                (Some(status), _) => status.state.clone(),
-                (None, None) => State::Verifying,
-                (None, Some(error)) => State::Unreadable { detail: error.to_string() },
-            };
-            let lag = status.as_ref().map(|status| status.lag).unwrap_or_default();
-            let source_end = status.as_ref().and_then(|status| status.source_end);
-            let pace = status.as_ref().and_then(|status| status.source_pace);
-            let seen_ago = status.as_ref().and_then(|status| status.source_seen_ago);
-            PartitionReport {
-                topic: mirrored.target.mirror.name.clone(),
-                partition: mirrored.target.index,
-                node,
-                state: state.name(),
-                reason: state.to_string(),
-                advice: state.advice(),
-                end_offset: Some(status.as_ref().map_or(end, |status| status.end).get()),
-                source_end_offset: source_end.map(Offset::get),
-                source_seen_ms_ago: seen_ago.map(super::switchover::millis),
-                lag_records: lag.records,
-                lag_bytes: lag.bytes,
-                lag_ms: super::switchover::millis(lag.time),
-                mirrored_bytes: status.as_ref().map_or(0, |status| status.mirrored_bytes),
-                source_lag_max_ms: self.teller.limit_ms(&mirrored.target.mirror.source_name),
-                source_lease: self.lease_of(mirrored),
-                source_records_per_second: pace.map(per_second),
-            }
-        };
-        self.partitions.values().map(report).collect()
-    }
-}
-
-fn per_second(pace: Pace) -> f64 {
-    pace.records as f64 / pace.within.as_secs_f64()
 }
 
 /// What a survey says of a partition, its leader and the connection to that one.

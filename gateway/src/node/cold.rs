@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use meridian_admin_api::topic::{GroupHolding, OfPartition, Storage};
 use meridian_base::env::Instant;
 use meridian_base::id::{ConfigVersion, PartitionId, TopicId};
 use meridian_base::position::Generation;
@@ -13,11 +13,9 @@ use meridian_consensus::command::{ConfigResource, FeatureLevel};
 use meridian_consensus::state::Metadata;
 use meridian_storage::cold;
 use meridian_storage::mutation::Mutations;
-use serde::{Deserialize, Serialize};
 
 use super::Node;
 use crate::admin_api::AdminError;
-use crate::admin_api::json;
 use crate::background::{Backoff, Chore};
 use crate::features::agree;
 use crate::log::{ColdPolicy, Holding, ObjectHolding, PartitionLog, Rounds};
@@ -335,45 +333,12 @@ fn policy_of(metadata: &Metadata, topic: TopicId, now_ms: Option<i64>) -> Option
     Some(ColdPolicy { tier, hot })
 }
 
-/// Arguments of `topic.storage`.
-#[derive(Debug, Deserialize)]
-struct Arguments {
-    topic: String,
-    partition: u32,
-}
-
-#[derive(Debug, Serialize)]
-struct GroupHolding {
-    group: u32,
-    stored_bytes: u64,
-}
-
-/// Answer of `topic.storage`.
-#[derive(Debug, Serialize)]
-struct StorageStatus {
-    class: String,
-    /// The group that it is put to.
-    group: u32,
-    /// Groups that it was in before, and what was put then still is.
-    former_groups: Vec<u32>,
-    /// How many bytes lie in which group, as far as its slots were heard.
-    groups: Vec<GroupHolding>,
-    /// Whether its group is that of its class.
-    is_in_place: bool,
-    #[serde(flatten)]
-    holding: Holding,
-    #[serde(flatten)]
-    objects: ObjectHolding,
-    /// Bytes that the class still has to pack.
-    to_pack_bytes: u64,
-}
-
 impl Node {
     /// How a partition that this node leads is stored: what the slots themselves say.
-    pub(super) async fn describe_storage(&self, body: Bytes) -> Result<Bytes, AdminError> {
-        let arguments: Arguments = serde_json::from_slice(&body)
-            .map_err(|error| AdminError::InvalidArguments(format!("topic.storage: {error}")))?;
-        let Arguments { topic, partition: index } = arguments;
+    pub(super) async fn describe_storage(
+        &self,
+        OfPartition { topic, partition: index }: OfPartition,
+    ) -> Result<Storage, AdminError> {
         let invalid = |message: String| AdminError::InvalidArguments(message);
         let (partition, homes, is_in_place, class, policy) = {
             let metadata = self.meta.metadata();
@@ -400,14 +365,27 @@ impl Node {
         let to_pack_bytes = policy.map_or(0, |policy| log.to_pack_bytes(&policy));
         let group = log.ownership().group.get();
         let former_groups = homes.into_iter().filter(|home| *home != group).collect();
-        json(&StorageStatus {
+        Ok(Storage {
             class,
             group,
             former_groups,
             groups: groups.collect(),
             is_in_place,
-            holding,
-            objects,
+            slots_heard: holding.slots_heard,
+            hot_bytes: holding.hot_bytes,
+            cold_bytes: holding.cold_bytes,
+            stripes: holding.stripes,
+            copies_stored_bytes: holding.copies_stored_bytes,
+            parts_stored_bytes: holding.parts_stored_bytes,
+            missing_parts: holding.missing_parts,
+            surplus_parts: holding.surplus_parts,
+            object_store: objects.object_store,
+            objects: objects.objects,
+            object_bytes: objects.object_bytes,
+            object_stored_bytes: objects.object_stored_bytes,
+            missing_objects: objects.missing_objects,
+            surplus_objects: objects.surplus_objects,
+            object_error: objects.object_error,
             to_pack_bytes,
         })
     }

@@ -18,8 +18,9 @@ use crate::health::own::{
     self, COMMITTED_WITHIN, DiskObserved, LINK_DOWN_AFTER, NotCommitting, OPENED_WITHIN, Observed,
     REACHED_WITHIN, REFUSAL_COUNTS_FOR, SERVED_WITHIN,
 };
-use crate::health::tolerance::GroupStatus;
-use crate::health::{Change, Condition, Finding, Monitor, Partitions, cluster, merge};
+use crate::health::{
+    Change, Condition, Finding, Monitor, Partitions, cluster, finding_of, merge, opening,
+};
 use crate::mirror::{LEASED_WITHIN, hours_until, leases_missing, observe_secrets};
 use crate::peers::wire::{PeerReply, PeerRequest};
 use crate::runtime::disk::free_bytes_of;
@@ -131,7 +132,7 @@ impl Node {
             Some((known, found)) if *known == key => found.clone(),
             _ => {
                 let status = self.cluster_status().ok();
-                let groups = status.map_or_else(Vec::<GroupStatus>::new, |status| status.groups);
+                let groups = status.map_or_else(Vec::new, |status| status.groups);
                 let mut found = cluster::conditions(&self.meta.metadata(), &groups);
                 if leader.is_none() {
                     found.push(Condition::NoMetadataLeader);
@@ -237,8 +238,8 @@ impl Node {
     /// What operators are told of this node: also what is so only for a moment, if they wait for it.
     pub(super) fn findings_of(&self, own: &[Condition]) -> Vec<Finding> {
         let node = self.config.node;
-        let opening = Finding::opening(node, self.logs.opening_count());
-        opening.into_iter().chain(own.iter().map(|it| Finding::of(it, Some(node)))).collect()
+        let opening = opening(node, self.logs.opening_count());
+        opening.into_iter().chain(own.iter().map(|it| finding_of(it, Some(node)))).collect()
     }
 
     /// What all nodes find: each that is alive is asked.
@@ -279,7 +280,7 @@ impl Node {
         let full_groups = cluster::full_groups(&self.meta.metadata(), &full);
         let silent = silent.into_iter().map(|node| Condition::NodeSilent { node });
         let of_cluster = known.cluster.into_iter().chain(full_groups).chain(silent);
-        findings.extend(of_cluster.map(|it| Finding::of(&it, None)));
+        findings.extend(of_cluster.map(|it| finding_of(&it, None)));
         let mut findings = merge(findings);
         findings.truncate(FINDING_COUNT_MAX);
         findings

@@ -2,46 +2,21 @@
 //! admin API. Any node answers them; what is decided is a row, or a slot, of the metadata log.
 
 use bytes::Bytes;
+use meridian_admin_api::lifecycle::{self, Replace, Stand};
+use meridian_admin_api::methods::{
+    LifecycleDecommission, LifecycleDrain, LifecycleEnd, LifecycleReplace, LifecycleStatus,
+};
+use meridian_admin_api::{Besides, Method, OfNode};
 use meridian_base::id::NodeId;
 use meridian_consensus::command::{Command, FeatureLevel, Liveness};
 use meridian_consensus::lifecycle::{Denial, Lease, Leases, Purpose, grant, plan_replacement};
-use serde::{Deserialize, Serialize};
 
 use super::Node;
-use crate::admin_api::AdminError;
-use crate::admin_api::{arguments, json};
+use super::status::liveness;
+use crate::admin_api::{AdminError, answered, answered_now};
 use crate::broker::Broker;
 use crate::features::agree;
 use crate::meta::ProposeError;
-
-/// Arguments of methods about one node.
-#[derive(Debug, Deserialize)]
-struct OfNode {
-    node: u32,
-}
-
-/// Arguments of `lifecycle.replace`.
-#[derive(Debug, Deserialize)]
-struct Replace {
-    node: u32,
-    /// The node that takes the slot; the best spare if absent.
-    with: Option<u32>,
-}
-
-/// Answer of every method: where the node stands.
-#[derive(Debug, Serialize)]
-struct Stand {
-    node: u32,
-    /// Whether the cluster knows it still.
-    registered: bool,
-    liveness: Option<Liveness>,
-    lease: Option<Purpose>,
-    slot: Option<usize>,
-    leaders: usize,
-    /// The node that took the slot, by `lifecycle.replace`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    replaced_by: Option<u32>,
-}
 
 impl Node {
     /// Answers a method about the life of nodes.
@@ -51,31 +26,40 @@ impl Node {
         body: &Bytes,
     ) -> Result<Bytes, AdminError> {
         Broker::catch_up(&*self.context).await.map_err(unavailable)?;
-        let mut replaced_by = None;
-        let node = match method {
-            "lifecycle.status" => arguments::<OfNode>(body)?.node,
-            "lifecycle.drain" => self.lease(arguments(body)?, Purpose::Rest).await?,
-            "lifecycle.decommission" => self.lease(arguments(body)?, Purpose::Leave).await?,
-            "lifecycle.end" => self.end_lease(arguments(body)?).await?,
-            "lifecycle.replace" => {
-                let Replace { node, with } = arguments(body)?;
-                let (from, to) = (NodeId::new(node), with.map(NodeId::new));
-                if let Err(error) = agree(&*self.context, FeatureLevel::SLOT_LIVES).await {
-                    tracing::warn!(%error, "the disk that takes the slot goes on in the life it has");
-                }
-                let command = plan_replacement(&self.meta.metadata(), from, to).map_err(denied)?;
-                if let Command::ReplaceSlot { to, .. } = &command {
-                    replaced_by = Some(to.get());
-                }
-                self.decide(command).await?;
-                node
+        match method {
+            LifecycleStatus::NAME => answered_now::<LifecycleStatus>(body, |OfNode { node }| {
+                self.stand(NodeId::new(node))
+            }),
+            LifecycleDrain::NAME => {
+                answered::<LifecycleDrain, _>(body, |it| self.lease(it, Purpose::Rest)).await
             }
-            _ => return Err(AdminError::UnknownMethod(method.to_owned())),
-        };
-        json(&Stand { replaced_by, ..self.stand(NodeId::new(node))? })
+            LifecycleDecommission::NAME => {
+                answered::<LifecycleDecommission, _>(body, |it| self.lease(it, Purpose::Leave))
+                    .await
+            }
+            LifecycleEnd::NAME => answered::<LifecycleEnd, _>(body, |it| self.end_lease(it)).await,
+            LifecycleReplace::NAME => {
+                answered::<LifecycleReplace, _>(body, |it| self.replace_slot(it)).await
+            }
+            _ => Err(AdminError::UnknownMethod(method.to_owned())),
+        }
     }
 
-    async fn lease(&self, OfNode { node }: OfNode, purpose: Purpose) -> Result<u32, AdminError> {
+    async fn replace_slot(&self, Replace { node, with }: Replace) -> Result<Stand, AdminError> {
+        let (from, to) = (NodeId::new(node), with.map(NodeId::new));
+        if let Err(error) = agree(&*self.context, FeatureLevel::SLOT_LIVES).await {
+            tracing::warn!(%error, "the disk that takes the slot goes on in the life it has");
+        }
+        let command = plan_replacement(&self.meta.metadata(), from, to).map_err(denied)?;
+        let replaced_by = match &command {
+            Command::ReplaceSlot { to, .. } => Some(to.get()),
+            _ => None,
+        };
+        self.decide(command).await?;
+        Ok(Stand { replaced_by, ..self.stand(from)? })
+    }
+
+    async fn lease(&self, OfNode { node }: OfNode, purpose: Purpose) -> Result<Stand, AdminError> {
         let lease = Lease { node: NodeId::new(node), purpose };
         if let Err(error) = agree(&*self.context, FeatureLevel::LEASES_CHECKED).await {
             tracing::warn!(%error, "what fails before the lease is written is not looked at");
@@ -83,17 +67,17 @@ impl Node {
         let command = grant(&self.meta.metadata(), lease).map_err(denied)?;
         self.decide(command).await?;
         self.mark(lease.node, Liveness::Alive, Liveness::Draining).await?;
-        Ok(node)
+        self.stand(lease.node)
     }
 
-    async fn end_lease(&self, OfNode { node }: OfNode) -> Result<u32, AdminError> {
+    async fn end_lease(&self, OfNode { node }: OfNode) -> Result<Stand, AdminError> {
         let id = NodeId::new(node);
         let leases = self.leases()?;
         if leases.purpose(id).is_some() {
             self.decide(leases.without(id)).await?;
         }
         self.mark(id, Liveness::Draining, Liveness::Alive).await?;
-        Ok(node)
+        self.stand(id)
     }
 
     /// Marks a node that is marked as `from`; the Raft leader would see to it too, a little later.
@@ -118,11 +102,12 @@ impl Node {
         Ok(Stand {
             node: id.get(),
             registered: node.is_some(),
-            liveness: node.map(|node| node.liveness),
-            lease,
+            liveness: node.map(|node| liveness(node.liveness)),
+            lease: lease.map(purpose),
             slot: metadata.slot_filled_by(id).map(|(_, slot)| slot.index()),
             leaders: metadata.led_count(id),
             replaced_by: None,
+            besides: Besides::new(),
         })
     }
 
@@ -133,6 +118,13 @@ impl Node {
             Err(error @ ProposeError::Refused(_)) => Err(AdminError::Failed(error.to_string())),
             Err(error) => Err(unavailable(error)),
         }
+    }
+}
+
+fn purpose(purpose: Purpose) -> lifecycle::Purpose {
+    match purpose {
+        Purpose::Rest => lifecycle::Purpose::Rest,
+        Purpose::Leave => lifecycle::Purpose::Leave,
     }
 }
 

@@ -3,14 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use meridian_admin_api::topic::{ListSources, Source, SourcePage};
 use meridian_base::position::Offset;
-use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::Node;
 use crate::admin_api::AdminError;
-use crate::admin_api::json;
 use crate::log::PartitionLog;
 use crate::partition::source::{SourceView, Sources};
 
@@ -19,59 +17,25 @@ const LIMIT_MAX: usize = 10_000;
 /// How long what is being written is waited for.
 const COMMITTED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Arguments of `source.list`.
-#[derive(Debug, Deserialize)]
-struct Arguments {
-    topic: String,
-    partition: u32,
-    /// Only the source of this name.
-    #[serde(default)]
-    producer_id: Option<String>,
-    /// Only sources whose names come after this one: for the next page.
-    #[serde(default)]
-    after: Option<String>,
-    #[serde(default)]
-    limit: Option<usize>,
-}
-
-/// Answer of `source.list`: what is in the log for good.
-#[derive(Debug, Serialize)]
-struct Listed {
-    /// Number of sources of the partition.
-    count: usize,
-    sources: Vec<Listing>,
-    /// Whether there are more after the last.
-    more: bool,
-}
-
-#[derive(Debug, Serialize)]
-struct Listing {
-    producer_id: String,
-    last_seqno: u64,
-    last_offset: i64,
-    last_seen_ms: i64,
-}
-
-impl From<SourceView<'_>> for Listing {
-    fn from(view: SourceView<'_>) -> Self {
-        Self {
-            producer_id: view.name.to_owned(),
-            last_seqno: view.last_seqno.get(),
-            last_offset: view.last_offset.get(),
-            last_seen_ms: view.last_seen_ms,
-        }
+fn shown(view: SourceView<'_>) -> Source {
+    Source {
+        producer_id: view.name.to_owned(),
+        last_seqno: view.last_seqno.get(),
+        last_offset: view.last_offset.get(),
+        last_seen_ms: view.last_seen_ms,
     }
 }
 
 impl Node {
     /// Lists sources of a partition that this node leads. What is still being written is waited
     /// for: a client that resumes after it must find it in the log.
-    pub(super) async fn list_sources(&self, body: Bytes) -> Result<Bytes, AdminError> {
-        let arguments: Arguments = serde_json::from_slice(&body)
-            .map_err(|error| AdminError::InvalidArguments(format!("source.list: {error}")))?;
-        let log = self.log_of_sources(&arguments.topic, arguments.partition)?;
+    pub(super) async fn list_sources(
+        &self,
+        request: ListSources,
+    ) -> Result<SourcePage, AdminError> {
+        let log = self.log_of_sources(&request.topic, request.partition)?;
         let not_led = || AdminError::Unavailable("another node leads the partition".to_owned());
-        let listed = log.with_sources(|sources| list(sources, &arguments)).ok_or_else(not_led)?;
+        let listed = log.with_sources(|sources| list(sources, &request)).ok_or_else(not_led)?;
         let last = listed.sources.iter().map(|source| source.last_offset).max();
         if let Some(last) = last {
             let committed = committed_beyond(&log, Offset::new(last));
@@ -84,7 +48,7 @@ impl Node {
                 }
             }
         }
-        json(&listed)
+        Ok(listed)
     }
 
     fn log_of_sources(&self, topic: &str, index: u32) -> Result<Arc<PartitionLog>, AdminError> {
@@ -107,16 +71,16 @@ impl Node {
     }
 }
 
-fn list(sources: &Sources, arguments: &Arguments) -> Listed {
+fn list(sources: &Sources, request: &ListSources) -> SourcePage {
     let count = sources.count();
-    if let Some(name) = &arguments.producer_id {
-        let sources = sources.get(name).map(Listing::from).into_iter().collect();
-        return Listed { count, sources, more: false };
+    if let Some(name) = &request.producer_id {
+        let sources = sources.get(name).map(shown).into_iter().collect();
+        return SourcePage { count, sources, more: false };
     }
-    let limit = arguments.limit.unwrap_or(LIMIT_MAX).clamp(1, LIMIT_MAX);
-    let mut left = sources.after(arguments.after.as_deref().unwrap_or(""));
-    let sources = left.by_ref().take(limit).map(Listing::from).collect();
-    Listed { count, sources, more: left.next().is_some() }
+    let limit = request.limit.unwrap_or(LIMIT_MAX).clamp(1, LIMIT_MAX);
+    let mut left = sources.after(request.after.as_deref().unwrap_or(""));
+    let sources = left.by_ref().take(limit).map(shown).collect();
+    SourcePage { count, sources, more: left.next().is_some() }
 }
 
 /// Waits until the high watermark is above `offset`; false if the partition is lost before.

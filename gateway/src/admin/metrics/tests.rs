@@ -1,4 +1,5 @@
-use meridian_base::topology::Geometry;
+use meridian_admin_api::Besides;
+use meridian_admin_api::cluster::Geometry;
 use meridian_storage::store::ScrubStatus;
 
 use super::*;
@@ -12,15 +13,19 @@ fn snapshot() -> Snapshot {
             ("rack", "r".to_owned()),
             ("version", "0".to_owned()),
         ],
-        groups: [("DC", "DC + rack", 1), ("2 racks", "2 racks", 2)]
-            .map(|(tolerates, built_for, id)| GroupStatus {
-                id,
-                geometry: Geometry::Mirror3Dc,
-                tolerates,
-                built_for,
-                partitions: 0,
-            })
-            .into(),
+        groups: [
+            (Tolerance::Datacenter, Tolerance::DatacenterAndRack, 1),
+            (Tolerance::TwoRacks, Tolerance::TwoRacks, 2),
+        ]
+        .map(|(tolerates, built_for, id)| GroupStatus {
+            id,
+            geometry: Geometry::Mirror3Dc,
+            tolerates,
+            built_for,
+            partitions: 0,
+            besides: Besides::new(),
+        })
+        .into(),
         nodes_by_liveness: [2, 0, 1],
         partitions: 7,
         leaderless: 0,
@@ -55,7 +60,7 @@ fn snapshot() -> Snapshot {
         transport: None,
         links: vec![link()],
         certificates: vec![ended()],
-        contracts: vec![(1500, "free"), (200, "refused")],
+        contracts: vec![(1500, Verdict::Free), (200, Verdict::Refused)],
         kafka: kafka::Metrics::default().samples(),
         named: vec![named("a\nb\"c\\d")],
         throttled: Duration::from_millis(1500),

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 use meridian_access::{Operation, Resource, ResourceType};
+use meridian_admin_api::Method;
+use meridian_admin_api::methods::*;
 use meridian_base::id::TopicId;
 
 use self::Asks::{Cluster, ClusterToCreate, Positions, Topic, TopicOfId};
@@ -30,64 +32,64 @@ const CHANGE: Asks = Cluster(Operation::Alter);
 
 /// What each method asks for.
 pub(super) const METHODS: &[(&str, Asks)] = &[
-    ("access.mode", LOOK),
-    ("access.mode.set", CHANGE),
-    ("access.check", LOOK),
+    (AccessMode::NAME, LOOK),
+    (AccessModeSet::NAME, CHANGE),
+    (AccessCheck::NAME, LOOK),
     // It asks for more: see `users::carried`.
-    ("access.credentials", CHANGE),
-    ("client.list", LOOK),
-    ("client.kick", CHANGE),
-    ("cluster.status", LOOK),
-    ("node.status", LOOK),
-    ("disk.status", LOOK),
-    ("disk.scrub", CHANGE),
-    ("lifecycle.status", LOOK),
-    ("lifecycle.drain", CHANGE),
-    ("lifecycle.decommission", CHANGE),
-    ("lifecycle.end", CHANGE),
-    ("lifecycle.replace", CHANGE),
-    ("link.list", LOOK),
-    ("link.traffic", LOOK),
-    ("link.allowed", LOOK),
-    ("link.create", CHANGE),
-    ("link.alter", CHANGE),
-    ("link.delete", CHANGE),
-    ("link.test", CHANGE),
-    ("link.reseal", CHANGE),
-    ("link.allow", CHANGE),
-    ("link.disallow", CHANGE),
-    ("topic.storage", Topic(Operation::Describe)),
-    ("source.list", Topic(Operation::Read)),
-    ("mirror.list", LOOK),
-    ("mirror.partitions", LOOK),
-    ("mirror.stewards", LOOK),
-    ("mirror.audits", LOOK),
-    ("mirror.leases", LOOK),
-    ("mirror.contracts", LOOK),
-    ("mirror.rule.list", LOOK),
-    ("mirror.rule.put", CHANGE),
-    ("mirror.rule.delete", CHANGE),
-    ("mirror.create", ClusterToCreate),
-    ("mirror.verify", Topic(Operation::Read)),
-    ("mirror.rejoin", Topic(Operation::Read)),
-    ("mirror.pause", Topic(Operation::Alter)),
-    ("mirror.resume", Topic(Operation::Alter)),
-    ("mirror.promote", Topic(Operation::Alter)),
-    ("mirror.switchover", Topic(Operation::Alter)),
-    ("mirror.rollback", Topic(Operation::Alter)),
-    ("mirror.recreate", Topic(Operation::Alter)),
-    ("mirror.give-way", Topic(Operation::Alter)),
-    ("mirror.take-back", Topic(Operation::Alter)),
-    ("mirror.replace", Topic(Operation::Alter)),
-    ("mirror.drop-lease", Topic(Operation::Alter)),
+    (AccessCredentials::NAME, CHANGE),
+    (ClientList::NAME, LOOK),
+    (ClientKick::NAME, CHANGE),
+    (ClusterStatus::NAME, LOOK),
+    (NodeStatus::NAME, LOOK),
+    (DiskStatus::NAME, LOOK),
+    (DiskScrub::NAME, CHANGE),
+    (LifecycleStatus::NAME, LOOK),
+    (LifecycleDrain::NAME, CHANGE),
+    (LifecycleDecommission::NAME, CHANGE),
+    (LifecycleEnd::NAME, CHANGE),
+    (LifecycleReplace::NAME, CHANGE),
+    (LinkList::NAME, LOOK),
+    (LinkTraffic::NAME, LOOK),
+    (LinkAllowed::NAME, LOOK),
+    (LinkCreate::NAME, CHANGE),
+    (LinkAlter::NAME, CHANGE),
+    (LinkDelete::NAME, CHANGE),
+    (LinkTest::NAME, CHANGE),
+    (LinkReseal::NAME, CHANGE),
+    (LinkAllow::NAME, CHANGE),
+    (LinkDisallow::NAME, CHANGE),
+    (TopicStorage::NAME, Topic(Operation::Describe)),
+    (SourceList::NAME, Topic(Operation::Read)),
+    (MirrorList::NAME, LOOK),
+    (MirrorPartitions::NAME, LOOK),
+    (MirrorStewards::NAME, LOOK),
+    (MirrorAudits::NAME, LOOK),
+    (MirrorLeases::NAME, LOOK),
+    (MirrorContracts::NAME, LOOK),
+    (MirrorRuleList::NAME, LOOK),
+    (MirrorRulePut::NAME, CHANGE),
+    (MirrorRuleDelete::NAME, CHANGE),
+    (MirrorCreate::NAME, ClusterToCreate),
+    (MirrorVerify::NAME, Topic(Operation::Read)),
+    (MirrorRejoin::NAME, Topic(Operation::Read)),
+    (MirrorPause::NAME, Topic(Operation::Alter)),
+    (MirrorResume::NAME, Topic(Operation::Alter)),
+    (MirrorPromote::NAME, Topic(Operation::Alter)),
+    (MirrorSwitchover::NAME, Topic(Operation::Alter)),
+    (MirrorRollback::NAME, Topic(Operation::Alter)),
+    (MirrorRecreate::NAME, Topic(Operation::Alter)),
+    (MirrorGiveWay::NAME, Topic(Operation::Alter)),
+    (MirrorTakeBack::NAME, Topic(Operation::Alter)),
+    (MirrorReplace::NAME, Topic(Operation::Alter)),
+    (MirrorDropLease::NAME, Topic(Operation::Alter)),
     // The other cluster of a link calls these. A mirror may also log in as a user.
-    ("mirror.standing", Topic(Operation::Read)),
-    ("mirror.source", Topic(Operation::Read)),
-    ("mirror.digest", TopicOfId(Operation::Read)),
-    ("mirror.positions", Positions),
-    ("mirror.fence", Topic(Operation::Alter)),
-    ("mirror.release", Topic(Operation::Alter)),
-    ("mirror.reverse", Topic(Operation::Alter)),
+    (MirrorStanding::NAME, Topic(Operation::Read)),
+    (MirrorSource::NAME, Topic(Operation::Read)),
+    (MirrorDigest::NAME, TopicOfId(Operation::Read)),
+    (MirrorPositions::NAME, Positions),
+    (MirrorFence::NAME, Topic(Operation::Alter)),
+    (MirrorRelease::NAME, Topic(Operation::Alter)),
+    (MirrorReverse::NAME, Topic(Operation::Alter)),
 ];
 
 /// The right that a method asks for. One that is not in the table is for operators.
@@ -156,4 +158,19 @@ fn check_id(call: &Call, operation: Operation, id: TopicId) -> Result<(), AdminE
         let message = format!("no access rule allows {principal} {operation} on the topic");
         AdminError::Denied { code: refusal(topic.kind), message }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_method_has_its_types_and_says_what_it_asks_for() {
+        let table: BTreeSet<&str> = METHODS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(table.len(), METHODS.len(), "one line for each");
+        let typed: BTreeSet<&str> = NAMES.iter().copied().collect();
+        assert_eq!(table, typed);
+    }
 }

@@ -6,69 +6,20 @@ use meridian_access::{
     Operation, Permission, Principal, PrincipalKind, Resource, ResourceType, Rule, deciding,
     is_open_to_all,
 };
+use meridian_admin_api::access::{Check, DecidedBy, Decision, Mode, ModeReport, SetMode};
+use meridian_admin_api::methods::{AccessCheck, AccessCredentials, AccessMode, AccessModeSet};
+use meridian_admin_api::{Besides, Method, NoArguments};
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
-use serde::{Deserialize, Serialize};
 
 use super::Authorization;
 use super::rules::opens_resources;
-use crate::admin_api::{AdminError, arguments, json};
+use crate::admin_api::{AdminError, answered, answered_now};
 use crate::features::agree;
 use crate::kafka::dispatch::Call;
 use crate::kafka::users::carried;
 
 /// How the names of these methods begin.
 pub(in crate::kafka) const FAMILY: &str = "access.";
-
-/// Answer of `access.mode` and `access.mode.set`.
-#[derive(Debug, Serialize)]
-struct ModeReport {
-    mode: Authorization,
-    /// Access rules.
-    rules: usize,
-    /// What users have tried at this node since its start, and no rule allows.
-    denied: u64,
-    /// Those that this node's configuration names.
-    super_users: Vec<String>,
-}
-
-/// Arguments of `access.mode.set`.
-#[derive(Debug, Deserialize)]
-struct SetMode {
-    mode: Authorization,
-}
-
-/// Arguments of `access.check`.
-#[derive(Debug, Deserialize)]
-struct Check {
-    principal: String,
-    host: String,
-    operation: String,
-    resource_type: String,
-    resource: String,
-}
-
-/// Answer of `access.check`.
-#[derive(Debug, Serialize)]
-struct Decision {
-    /// What is decided while rules are enforced.
-    allowed: bool,
-    decided_by: DecidedBy,
-    /// The rule that decides.
-    rule: Option<String>,
-    /// Whether that holds now.
-    mode: Authorization,
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "kebab-case")]
-enum DecidedBy {
-    SuperUser,
-    Rule,
-    /// No rule is about the resource, and those are open to everybody.
-    OpenResource,
-    /// Nothing allows it.
-    Nothing,
-}
 
 /// Answers a method.
 pub(in crate::kafka) async fn answer(
@@ -77,16 +28,12 @@ pub(in crate::kafka) async fn answer(
     body: &[u8],
 ) -> Result<Bytes, AdminError> {
     match method {
-        "access.mode" => json(&mode(call)),
-        "access.mode.set" => {
-            set_mode(call, arguments(body)?).await?;
-            json(&mode(call))
+        AccessMode::NAME => answered_now::<AccessMode>(body, |NoArguments {}| Ok(mode(call))),
+        AccessModeSet::NAME => answered::<AccessModeSet, _>(body, |set| set_mode(call, set)).await,
+        AccessCheck::NAME => answered::<AccessCheck, _>(body, |it| check(call, it)).await,
+        AccessCredentials::NAME => {
+            answered::<AccessCredentials, _>(body, |NoArguments {}| carried::answer(call)).await
         }
-        "access.check" => {
-            call.front.broker.catch_up().await?;
-            json(&check(call, &arguments(body)?)?)
-        }
-        "access.credentials" => json(&carried::answer(call).await?),
         _ => Err(AdminError::UnknownMethod(method.to_owned())),
     }
 }
@@ -95,16 +42,37 @@ fn mode(call: &Call) -> ModeReport {
     let front = &call.front;
     let mode = front.access_rules.current(&front.broker.metadata());
     ModeReport {
-        mode,
+        mode: shown(mode),
         rules: front.access_rules.count(),
         denied: front.access_rules.denied_count(),
         super_users: front.config.super_users.iter().map(Principal::to_string).collect(),
+        besides: Besides::new(),
     }
 }
 
-async fn set_mode(call: &Call, SetMode { mode }: SetMode) -> Result<(), AdminError> {
+fn shown(mode: Authorization) -> Mode {
+    match mode {
+        Authorization::Off => Mode::Off,
+        Authorization::Report => Mode::Report,
+        Authorization::Enforce => Mode::Enforce,
+    }
+}
+
+fn authorization(mode: &Mode) -> Result<Authorization, AdminError> {
+    match mode {
+        Mode::Off => Ok(Authorization::Off),
+        Mode::Report => Ok(Authorization::Report),
+        Mode::Enforce => Ok(Authorization::Enforce),
+        Mode::Unknown(text) => Err(AdminError::InvalidArguments(format!(
+            "{text:?} is no mode of authorization; there are off, report and enforce"
+        ))),
+    }
+}
+
+async fn set_mode(call: &Call, set: SetMode) -> Result<ModeReport, AdminError> {
     let front = &call.front;
-    if mode == Authorization::Enforce && front.config.super_users.is_empty() {
+    let to = authorization(&set.mode)?;
+    if to == Authorization::Enforce && front.config.super_users.is_empty() {
         return Err(AdminError::Unsafe(
             "this node has no super users, and nobody else may change rules while none allows it: name some in \
              `security.super_users` in the configuration of every node, restart them, then enforce the rules"
@@ -115,15 +83,17 @@ async fn set_mode(call: &Call, SetMode { mode }: SetMode) -> Result<(), AdminErr
     let change = RowChange {
         kind: RowKind::Authorization,
         key: Authorization::KEY.to_vec(),
-        value: Some(mode.encode()),
+        value: Some(to.encode()),
         expected: ExpectedVersion::Any,
     };
     let principal = &call.client.session.principal;
-    tracing::info!(?mode, %principal, "the mode of authorization is changed");
-    Ok(front.broker.propose(Command::PutRows(vec![change])).await.map(drop)?)
+    tracing::info!(mode = ?to, %principal, "the mode of authorization is changed");
+    front.broker.propose(Command::PutRows(vec![change])).await?;
+    Ok(mode(call))
 }
 
-fn check(call: &Call, check: &Check) -> Result<Decision, AdminError> {
+async fn check(call: &Call, check: Check) -> Result<Decision, AdminError> {
+    call.front.broker.catch_up().await?;
     let invalid = AdminError::InvalidArguments;
     let principal: Principal =
         check.principal.parse().map_err(|error| invalid(format!("{error}")))?;
@@ -132,7 +102,7 @@ fn check(call: &Call, check: &Check) -> Result<Decision, AdminError> {
             "access rules are about users; `meridian link allowed` shows what a link may do";
         return Err(invalid(advice.to_owned()));
     }
-    let Check { host, operation, resource_type, resource, .. } = check;
+    let Check { host, operation, resource_type, resource, .. } = &check;
     let kind = ResourceType::from_name(resource_type)
         .ok_or_else(|| invalid(format!("{resource_type} is no type of resource")))?;
     let operation = Operation::from_name(operation)
@@ -142,9 +112,15 @@ fn check(call: &Call, check: &Check) -> Result<Decision, AdminError> {
         })?;
     let front = &call.front;
     let metadata = front.broker.metadata();
-    let mode = Authorization::of(&metadata);
+    let mode = shown(Authorization::of(&metadata));
     if front.config.super_users.contains(&principal) {
-        return Ok(Decision { allowed: true, decided_by: DecidedBy::SuperUser, rule: None, mode });
+        return Ok(Decision {
+            allowed: true,
+            decided_by: DecidedBy::SuperUser,
+            rule: None,
+            mode,
+            besides: Besides::new(),
+        });
     }
     let rules = metadata.extra_rows(RowKind::Acl).filter_map(|(key, _)| Rule::decode(key).ok());
     let rules: Vec<Rule> = rules.collect();
@@ -157,7 +133,8 @@ fn check(call: &Call, check: &Check) -> Result<Decision, AdminError> {
         None if is_open && is_open_to_all(&rules, resource) => (true, DecidedBy::OpenResource),
         None => (false, DecidedBy::Nothing),
     };
-    Ok(Decision { allowed, decided_by, rule: rule.map(Rule::to_string), mode })
+    let rule = rule.map(Rule::to_string);
+    Ok(Decision { allowed, decided_by, rule, mode, besides: Besides::new() })
 }
 
 #[cfg(test)]

@@ -4,107 +4,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use meridian_admin_api::client::{ClientReport, Connection, Kick, Which};
+use meridian_admin_api::methods::{ClientKick, ClientList};
+use meridian_admin_api::{Besides, Method};
 
 use super::Open;
-use crate::admin_api::{AdminError, arguments, json};
+use crate::admin_api::{AdminError, answered};
 use crate::kafka::dispatch::{Call, Client};
 use crate::kafka::pace::Pace;
 
 /// How the names of these methods begin.
 pub(in crate::kafka) const FAMILY: &str = "client.";
-
-/// Which connections a method is about: those that all parts fit.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Wanted {
-    /// As it is shown.
-    client_id: Option<String>,
-    /// As it is shown: `User:shop`.
-    principal: Option<String>,
-    /// An address, or one with its port.
-    address: Option<String>,
-}
-
-/// Arguments of `client.kick`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Kick {
-    client_id: Option<String>,
-    principal: Option<String>,
-    address: Option<String>,
-    /// Only say which connections that would be.
-    #[serde(default)]
-    dry_run: bool,
-}
-
-/// Answer of the methods.
-#[derive(Debug, Serialize)]
-struct Report {
-    node: u32,
-    clients: Vec<ClientReport>,
-}
-
-/// A connection.
-#[derive(Debug, Serialize)]
-struct ClientReport {
-    /// Its number at this node.
-    connection: u64,
-    address: String,
-    /// The name of the listener that it came by; none for the one without a name.
-    listener: Option<String>,
-    /// Whether it is a link of another cluster, by QUIC.
-    link: bool,
-    tls: bool,
-    principal: String,
-    /// How it has logged in, if it had to.
-    mechanism: Option<&'static str>,
-    client_id: String,
-    software_name: Option<String>,
-    software_version: Option<String>,
-    since_ms: i64,
-    requests: u64,
-    received_bytes: u64,
-    sent_bytes: u64,
-    /// How long it was to wait because it was over a quota.
-    throttled_ms: u64,
-}
-
-impl Wanted {
-    /// An error if no client is named, or in a form that no client can have.
-    fn check(&self) -> Result<(), AdminError> {
-        if *self == Self::default() {
-            let message = "say which clients: by client_id, principal or address";
-            return Err(AdminError::InvalidArguments(message.to_owned()));
-        }
-        let is_address =
-            |text: &String| text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok();
-        match self.address.as_ref().filter(|text| !is_address(text)) {
-            Some(text) => {
-                let message = format!("{text} is no address, such as 10.1.2.3 or 10.1.2.3:4567");
-                Err(AdminError::InvalidArguments(message))
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn fits(&self, client: &Client) -> bool {
-        let peer = address(client);
-        let has_address = |text: &String| match text.parse::<IpAddr>() {
-            Ok(address) => address.to_canonical() == peer.ip(),
-            Err(_) => text.parse() == Ok(peer),
-        };
-        let is =
-            |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|it| it == found);
-        self.address.as_ref().is_none_or(has_address)
-            && is(&self.client_id, &client.presence.client_id())
-            && is(&self.principal, &client.session.shown_principal())
-    }
-}
-
-fn address(client: &Client) -> SocketAddr {
-    SocketAddr::new(client.peer.ip().to_canonical(), client.peer.port())
-}
 
 /// Answers a method.
 pub(in crate::kafka) async fn answer(
@@ -113,19 +23,56 @@ pub(in crate::kafka) async fn answer(
     body: &[u8],
 ) -> Result<Bytes, AdminError> {
     match method {
-        "client.list" => json(&report(call, &found(call, &arguments(body)?).await).await),
-        "client.kick" => kick(call, arguments(body)?).await,
+        ClientList::NAME => answered::<ClientList, _>(body, |which| list(call, which)).await,
+        ClientKick::NAME => answered::<ClientKick, _>(body, |it| kick(call, it)).await,
         _ => Err(AdminError::UnknownMethod(method.to_owned())),
     }
 }
 
+/// An error if no client is named, or in a form that no client can have.
+fn check(which: &Which) -> Result<(), AdminError> {
+    if *which == Which::default() {
+        let message = "say which clients: by client_id, principal or address";
+        return Err(AdminError::InvalidArguments(message.to_owned()));
+    }
+    let is_address =
+        |text: &String| text.parse::<IpAddr>().is_ok() || text.parse::<SocketAddr>().is_ok();
+    match which.address.as_ref().filter(|text| !is_address(text)) {
+        Some(text) => {
+            let message = format!("{text} is no address, such as 10.1.2.3 or 10.1.2.3:4567");
+            Err(AdminError::InvalidArguments(message))
+        }
+        None => Ok(()),
+    }
+}
+
+fn fits(which: &Which, client: &Client) -> bool {
+    let peer = address(client);
+    let has_address = |text: &String| match text.parse::<IpAddr>() {
+        Ok(address) => address.to_canonical() == peer.ip(),
+        Err(_) => text.parse() == Ok(peer),
+    };
+    let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|it| it == found);
+    which.address.as_ref().is_none_or(has_address)
+        && is(&which.client_id, &client.presence.client_id())
+        && is(&which.principal, &client.session.shown_principal())
+}
+
+fn address(client: &Client) -> SocketAddr {
+    SocketAddr::new(client.peer.ip().to_canonical(), client.peer.port())
+}
+
+async fn list(call: &Call, which: Which) -> Result<ClientReport, AdminError> {
+    Ok(report(call, &found(call, &which).await).await)
+}
+
 /// The connections that are asked for.
-async fn found(call: &Call, wanted: &Wanted) -> Vec<Open> {
+async fn found(call: &Call, which: &Which) -> Vec<Open> {
     let mut pace = Pace::default();
     let mut found = Vec::new();
     for open in call.front.connections.all() {
         pace.step().await;
-        if wanted.fits(&open.client) {
+        if fits(which, &open.client) {
             found.push(open);
         }
     }
@@ -133,54 +80,52 @@ async fn found(call: &Call, wanted: &Wanted) -> Vec<Open> {
 }
 
 /// Closes connections, but the one that asks for it.
-async fn kick(call: &Call, kick: Kick) -> Result<Bytes, AdminError> {
+async fn kick(call: &Call, kick: Kick) -> Result<ClientReport, AdminError> {
     let Kick { client_id, principal, address, dry_run } = kick;
-    let wanted = Wanted { client_id, principal, address };
-    wanted.check()?;
-    let mut found = found(call, &wanted).await;
+    let which = Which { client_id, principal, address };
+    check(&which)?;
+    let mut found = found(call, &which).await;
     found.retain(|open| !Arc::ptr_eq(&open.client, &call.client));
     let report = report(call, &found).await;
     if !dry_run {
         found.iter().for_each(|open| open.client.presence.kick());
         let by = &call.client.session.principal;
-        tracing::warn!(count = found.len(), ?wanted, %by, "an operator closes connections");
+        tracing::warn!(count = found.len(), ?which, %by, "an operator closes connections");
     }
-    json(&report)
+    Ok(report)
 }
 
-async fn report(call: &Call, found: &[Open]) -> Report {
+async fn report(call: &Call, found: &[Open]) -> ClientReport {
     let mut pace = Pace::default();
     let mut clients = Vec::with_capacity(found.len());
     for open in found {
         pace.step().await;
-        clients.push(ClientReport::of(open));
+        clients.push(connection(open));
     }
-    Report { node: call.front.broker.node().get(), clients }
+    ClientReport { node: call.front.broker.node().get(), clients }
 }
 
-impl ClientReport {
-    fn of(open: &Open) -> Self {
-        let client = &*open.client;
-        let Client { session, presence, .. } = client;
-        let software = presence.software();
-        let throttled_ms = u64::try_from(presence.throttled().as_millis()).unwrap_or(u64::MAX);
-        Self {
-            connection: open.id,
-            address: address(client).to_string(),
-            listener: client.listener_name().map(str::to_owned),
-            link: session.is_link(),
-            tls: session.is_link() || client.has_tls(),
-            principal: session.shown_principal().to_string(),
-            mechanism: session.mechanism().map(|it| it.name()),
-            client_id: presence.client_id().to_string(),
-            software_name: software.as_ref().map(|it| it.name.to_string()),
-            software_version: software.as_ref().map(|it| it.version.to_string()),
-            since_ms: open.since_ms,
-            requests: presence.request_count(),
-            received_bytes: presence.received_bytes(),
-            sent_bytes: presence.sent_bytes(),
-            throttled_ms,
-        }
+fn connection(open: &Open) -> Connection {
+    let client = &*open.client;
+    let Client { session, presence, .. } = client;
+    let software = presence.software();
+    Connection {
+        connection: open.id,
+        address: address(client).to_string(),
+        listener: client.listener_name().map(str::to_owned),
+        link: session.is_link(),
+        tls: session.is_link() || client.has_tls(),
+        principal: session.shown_principal().to_string(),
+        mechanism: session.mechanism().map(|it| it.name().to_owned()),
+        client_id: presence.client_id().to_string(),
+        software_name: software.as_ref().map(|it| it.name.to_string()),
+        software_version: software.as_ref().map(|it| it.version.to_string()),
+        since_ms: open.since_ms,
+        requests: presence.request_count(),
+        received_bytes: presence.received_bytes(),
+        sent_bytes: presence.sent_bytes(),
+        throttled_ms: u64::try_from(presence.throttled().as_millis()).unwrap_or(u64::MAX),
+        besides: Besides::new(),
     }
 }
 

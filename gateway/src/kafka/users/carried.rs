@@ -5,41 +5,14 @@
 use std::collections::BTreeMap;
 
 use meridian_access::{Credential, Operation, Principal, Resource, ScramHash};
+use meridian_admin_api::access::{Credentials, OfUser, Unopened};
 use meridian_consensus::command::RowKind;
 use meridian_consensus::state::Row;
-use serde::{Deserialize, Serialize};
 
 use super::{is_name, key, opening, parts, place, sealed, text_of};
 use crate::admin_api::AdminError;
 use crate::kafka::dispatch::Call;
 use crate::runtime::secrets::{Keyring, SecretError};
-
-/// The method of the private API by which a link reads credentials.
-pub(crate) const METHOD: &str = "access.credentials";
-
-/// Answer of [`METHOD`]. **Holds what passwords are checked by.**
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Credentials {
-    /// Those that there are.
-    pub(crate) credentials: Vec<OfUser>,
-    /// Users with a credential that the node could not open: it is there, and nobody knows what it
-    /// is.
-    pub(crate) unopened: Vec<Unopened>,
-}
-
-/// A credential of a user.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct OfUser {
-    pub(crate) user: String,
-    pub(crate) credential: Credential,
-}
-
-/// A credential that could not be opened.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Unopened {
-    pub(crate) user: String,
-    pub(crate) mechanism: ScramHash,
-}
 
 /// Answers a client that may read credentials.
 pub(in crate::kafka) async fn answer(call: &Call) -> Result<Credentials, AdminError> {
@@ -108,11 +81,9 @@ pub(crate) fn key_of(of: &OfUser) -> Option<Vec<u8>> {
     (is_name(user) && credential.is_sound()).then(|| key(credential.hash(), user))
 }
 
-impl Unopened {
-    /// The key of its row.
-    pub(crate) fn key(&self) -> Vec<u8> {
-        key(self.mechanism, &self.user)
-    }
+/// The key of the row of a credential that could not be opened.
+pub(crate) fn key_of_unopened(unopened: &Unopened) -> Vec<u8> {
+    key(unopened.mechanism, &unopened.user)
 }
 
 /// The name of the user whose row has this key.

@@ -14,7 +14,6 @@ use meridian_base::position::{LogPoint, Offset};
 use meridian_storage::blob::BlobKey;
 use meridian_storage::cold::compare;
 use meridian_storage::manifest::{Object, Piece, Place, crc_of};
-use serde::Serialize;
 
 use super::cache::Batches;
 use super::pack::Run;
@@ -43,7 +42,7 @@ pub(crate) enum Unusable {
 }
 
 /// What the object store holds of a partition.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectHolding {
     /// Where it is; `None` if the node has none.
     pub(crate) object_store: Option<String>,

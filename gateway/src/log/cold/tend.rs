@@ -14,7 +14,6 @@ use meridian_storage::erasure::{Part, Stripe, StripeEncoder};
 use meridian_storage::manifest::Piece;
 use meridian_storage::message::{FreeParts, HeldPart, ListParts, PartList, StorageMessage};
 use meridian_storage::mutation::Mutations;
-use serde::Serialize;
 
 use super::ColdCounters;
 use super::objects::Unusable;
@@ -28,7 +27,7 @@ use crate::partition::{Partition, ProduceError};
 const LIST_WITHIN: Duration = Duration::from_secs(2);
 
 /// What the slots hold of a partition.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Holding {
     /// Slots that said what they hold.
     pub(crate) slots_heard: usize,

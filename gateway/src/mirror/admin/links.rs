@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
+use meridian_admin_api::link::{
+    Alter, BrokerReport, Create, LinkReport, Reached, ResealReport, Resealed, TestReport, Traffic,
+};
+use meridian_admin_api::{Besides, OfLink};
 use meridian_base::id::ClusterId;
 use meridian_consensus::command::{Command, ExpectedVersion, FeatureLevel, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
@@ -11,9 +14,8 @@ use meridian_mirror::options::{
     LinkOptions, NOT_OF_CONNECTIONS, SIZE_BYTES_MAX, SYNC_ACLS, SYNC_USERS, is_secret,
 };
 use meridian_mirror::rows::{LINK_NAME_SIZE_BYTES_MAX, Link};
-use serde::{Deserialize, Serialize};
 
-use super::{AdminCall, json, of_source};
+use super::{AdminCall, of_source};
 use crate::admin_api::AdminError;
 use crate::client::Client;
 use crate::client::metadata::ClusterView;
@@ -25,78 +27,6 @@ use crate::mirror::secrets;
 use crate::mirror::switchover::millis;
 use crate::mirror::{LinkMetrics, lease, rules};
 use crate::runtime::secrets::{Keyring, SecretError};
-
-#[derive(Deserialize)]
-struct Named {
-    link: String,
-}
-
-#[derive(Deserialize)]
-struct Create {
-    link: String,
-    bootstrap: String,
-    bytes_per_second_max: Option<u64>,
-    #[serde(default)]
-    options: BTreeMap<String, Option<String>>,
-}
-
-/// What is not given stays as it is.
-#[derive(Deserialize)]
-struct Alter {
-    link: String,
-    bootstrap: Option<String>,
-    /// 0 lifts the cap.
-    bytes_per_second_max: Option<u64>,
-    is_paused: Option<bool>,
-    /// `null` takes an option away.
-    #[serde(default)]
-    options: BTreeMap<String, Option<String>>,
-}
-
-#[derive(Serialize)]
-struct LinkReport {
-    link: String,
-    bootstrap: String,
-    source_cluster: String,
-    bytes_per_second_max: Option<u64>,
-    is_paused: bool,
-    mirrors: usize,
-    /// How long a failover waits for the source's lease to end.
-    promotion_waits_ms: Option<u64>,
-    /// Without secrets.
-    options: BTreeMap<String, String>,
-    /// Access rules here that the link has set.
-    carried_rules: usize,
-    /// Credentials of users here that the link has set.
-    carried_users: usize,
-}
-
-/// What has come over a link to this node since its work on it began.
-#[derive(Serialize)]
-struct TrafficReport {
-    link: String,
-    node: u32,
-    /// Bytes of batches.
-    fetched_bytes: u64,
-    /// Bytes that these took on the way.
-    wire_bytes: u64,
-}
-
-#[derive(Serialize)]
-struct TestReport {
-    link: String,
-    source_cluster: String,
-    is_expected_cluster: bool,
-    brokers: Vec<BrokerReport>,
-}
-
-#[derive(Serialize)]
-struct BrokerReport {
-    id: i32,
-    address: String,
-    /// What came of connecting to it from this node.
-    result: String,
-}
 
 /// What answers at a link's addresses.
 async fn look(
@@ -178,14 +108,6 @@ fn deletion(
     (carried, false)
 }
 
-/// What becomes of a link's secrets.
-#[derive(Serialize)]
-struct ResealReport {
-    link: String,
-    /// `sealed`, `as it was`, or why they can't be sealed.
-    result: String,
-}
-
 /// Options after a change.
 fn changed(
     mut options: LinkOptions,
@@ -225,8 +147,8 @@ fn check_size(options: &LinkOptions) -> Result<(), AdminError> {
 }
 
 impl AdminCall {
-    pub(super) async fn create_link(&self) -> Result<Bytes, AdminError> {
-        let Create { link: name, bootstrap, bytes_per_second_max, options } = self.arguments()?;
+    pub(super) async fn create_link(&self, create: Create) -> Result<LinkReport, AdminError> {
+        let Create { link: name, bootstrap, bytes_per_second_max, options } = create;
         if !Link::is_legal_name(&name) {
             return Err(AdminError::InvalidArguments(format!(
                 "link names are 1 to {LINK_NAME_SIZE_BYTES_MAX} of [a-zA-Z0-9._-]"
@@ -257,7 +179,7 @@ impl AdminCall {
         }
         source.options = self.sealed(&source, sets_secret).await?;
         self.put_link(&name, &source, ExpectedVersion::Absent).await?;
-        json(&self.link_report(name, source))
+        Ok(self.link_report(name, source))
     }
 
     /// Has all nodes agree on options that are to be set.
@@ -288,29 +210,30 @@ impl AdminCall {
     }
 
     /// Seals the secrets of all links that are in clear, or sealed under another key than that of now.
-    pub(super) async fn reseal_links(&self) -> Result<Bytes, AdminError> {
+    pub(super) async fn reseal_links(&self) -> Result<Vec<ResealReport>, AdminError> {
         if self.node.own_end.keys.is_empty() {
             return Err(AdminError::Failed(SecretError::NoKey.to_string()));
         }
         let links = plan::links(&self.node.meta.metadata());
         let mut reports = Vec::new();
         for (link, _) in links {
-            let result = self.reseal(&link).await.unwrap_or_else(|error| error.to_string());
-            reports.push(ResealReport { link, result });
+            let result = self.reseal(&link).await;
+            let result = result.unwrap_or_else(|error| Resealed::Failed(error.to_string()));
+            reports.push(ResealReport { link, result, besides: Besides::new() });
         }
-        json(&reports)
+        Ok(reports)
     }
 
-    async fn reseal(&self, name: &str) -> Result<String, AdminError> {
+    async fn reseal(&self, name: &str) -> Result<Resealed, AdminError> {
         let (link, version) = self.found_link(name)?;
         let options = plan::options(&self.node.meta.metadata(), name);
         let mut source = Source { link, options };
         if !secrets::is_stale(&self.node.own_end.keys, &source.options) {
-            return Ok("as it was".to_owned());
+            return Ok(Resealed::AsItWas);
         }
         source.options = self.sealed(&source, true).await?;
         self.put_link(name, &source, ExpectedVersion::Exactly(version)).await?;
-        Ok("sealed".to_owned())
+        Ok(Resealed::Sealed)
     }
 
     /// Writes a link and how it is secured.
@@ -329,28 +252,29 @@ impl AdminCall {
         self.propose(Command::PutRows(changes)).await
     }
 
-    pub(super) fn list_links(&self) -> Result<Bytes, AdminError> {
+    pub(super) fn list_links(&self) -> Vec<LinkReport> {
         let links = plan::links(&self.node.meta.metadata());
         let reports = links.into_iter().map(|(name, link)| {
             let options = plan::options(&self.node.meta.metadata(), &name);
             self.link_report(name, Source { link, options })
         });
-        json(&reports.collect::<Vec<_>>())
+        reports.collect()
     }
 
-    pub(super) fn tell_traffic(&self) -> Result<Bytes, AdminError> {
-        let report = |(link, metrics, _): (String, LinkMetrics, usize)| TrafficReport {
+    pub(super) fn traffic(&self) -> Vec<Traffic> {
+        let report = |(link, metrics, _): (String, LinkMetrics, usize)| Traffic {
             link,
             node: self.node.config.node.get(),
             fetched_bytes: metrics.fetched_bytes,
             wire_bytes: metrics.wire_bytes,
         };
-        let reports = self.mirrors.metrics(self.node.logs.now()).into_iter().map(report);
-        json(&reports.collect::<Vec<_>>())
+        self.mirrors.metrics(self.node.logs.now()).into_iter().map(report).collect()
     }
 
-    pub(super) async fn test_link(&self) -> Result<Bytes, AdminError> {
-        let Named { link: name } = self.arguments()?;
+    pub(super) async fn test_link(
+        &self,
+        OfLink { link: name }: OfLink,
+    ) -> Result<TestReport, AdminError> {
         let source = self.found_source(&name)?;
         source.client(&self.node.own_end).reach().await.map_err(|error| of_source(&error))?;
         let (client, view) = look(&source, &self.node.own_end).await?;
@@ -361,17 +285,19 @@ impl AdminCall {
             brokers.push(BrokerReport {
                 id: *id,
                 address: broker.address.clone(),
-                result: connected.map_or_else(|error| error.to_string(), |_| "ok".to_owned()),
+                result: connected
+                    .map_or_else(|error| Reached::Failed(error.to_string()), |_| Reached::Ok),
+                besides: Besides::new(),
             });
         }
         let is_expected_cluster = found == source.link.source;
         let source_cluster = found.to_string();
-        json(&TestReport { link: name, source_cluster, is_expected_cluster, brokers })
+        let besides = Besides::new();
+        Ok(TestReport { link: name, source_cluster, is_expected_cluster, brokers, besides })
     }
 
-    pub(super) async fn alter_link(&self) -> Result<Bytes, AdminError> {
-        let Alter { link: name, bootstrap, bytes_per_second_max, is_paused, options } =
-            self.arguments()?;
+    pub(super) async fn alter_link(&self, alter: Alter) -> Result<LinkReport, AdminError> {
+        let Alter { link: name, bootstrap, bytes_per_second_max, is_paused, options } = alter;
         let (mut link, version) = self.found_link(&name)?;
         let is_elsewhere = bootstrap.is_some() || !options.is_empty();
         self.agree_on(&options).await?;
@@ -402,11 +328,13 @@ impl AdminCall {
         }
         source.options = self.sealed(&source, sets_secret).await?;
         self.put_link(&name, &source, ExpectedVersion::Exactly(version)).await?;
-        json(&self.link_report(name, source))
+        Ok(self.link_report(name, source))
     }
 
-    pub(super) async fn delete_link(&self) -> Result<Bytes, AdminError> {
-        let Named { link: name } = self.arguments()?;
+    pub(super) async fn delete_link(
+        &self,
+        OfLink { link: name }: OfLink,
+    ) -> Result<LinkReport, AdminError> {
         let report = self.link_report(name.clone(), self.found_source(&name)?);
         if report.mirrors > 0 {
             let count = report.mirrors;
@@ -422,7 +350,7 @@ impl AdminCall {
             };
             self.propose(Command::PutRows(changes)).await?;
             if is_whole {
-                return json(&report);
+                return Ok(report);
             }
         }
     }
@@ -463,6 +391,7 @@ impl AdminCall {
             options: options.shown(),
             carried_rules,
             carried_users,
+            besides: Besides::new(),
         }
     }
 }

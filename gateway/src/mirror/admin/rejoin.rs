@@ -1,7 +1,9 @@
 //! Methods with which the old side becomes a mirror again after a failover. What comes next is decided
 //! in [`meridian_mirror::rejoin`]; the operator's tool asks for it, exports, and asks again.
 
-use bytes::Bytes;
+use meridian_admin_api::methods::MirrorStanding;
+use meridian_admin_api::mirror::{self, Divergent, Rejoin, RejoinReport};
+use meridian_admin_api::{Done, OfTopic};
 use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::position::{LeaderEpoch, Offset};
 use meridian_consensus::command::FeatureLevel;
@@ -12,10 +14,9 @@ use meridian_mirror::succession::LinkEpoch;
 use meridian_protocol::messages::{
     OffsetForLeaderEpochRequest, OffsetForLeaderPartition, OffsetForLeaderTopic,
 };
-use serde::{Deserialize, Serialize};
 
+use super::AdminCall;
 use super::succession::{found, of_peer, refused};
-use super::{AdminCall, json};
 use crate::admin_api::AdminError;
 use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT};
 use crate::features::agree;
@@ -23,50 +24,10 @@ use crate::meta::is_compacted;
 use crate::mirror::peer;
 use crate::mirror::plan::{self, Source};
 use crate::mirror::succession::{self, Standing, change, put, standing};
-use crate::mirror::wire::{Ask, Nothing, StandingReport};
 use crate::mirror::{replace, rules, survey};
 
 /// What a consumer calls itself where a replica would say its id.
 const CONSUMER: i32 = -1;
-
-#[derive(Deserialize)]
-struct Rejoin {
-    topic: String,
-    /// To the cluster that was promoted.
-    link: String,
-    /// Up to where each partition was exported, once it was.
-    exported: Option<Vec<i64>>,
-    /// All of the topic is to cross the link again.
-    #[serde(default)]
-    over_link: bool,
-}
-
-/// How far a rejoin is, and what comes next.
-#[derive(Debug, Serialize)]
-struct Look {
-    topic: String,
-    /// The promoted side.
-    cluster: String,
-    link_epoch: u64,
-    /// See [`Progress::name`]; `replacing` while the topic is deleted and its mirror not there yet.
-    progress: &'static str,
-    /// See [`Action::name`]; `wait` while the mirror comes about.
-    next: &'static str,
-    /// What only this side has; empty once it follows.
-    partitions: Vec<Divergent>,
-}
-
-/// What one partition has that the promoted side does not.
-#[derive(Debug, Serialize)]
-struct Divergent {
-    partition: usize,
-    /// The first offset at which the sides differ.
-    from_offset: i64,
-    /// Offset after the last record here.
-    end_offset: i64,
-    /// What exported records name as their source.
-    source: String,
-}
 
 /// Both sides of a rejoin at one moment.
 struct Sides {
@@ -90,22 +51,19 @@ impl Sides {
 
 impl AdminCall {
     /// How far the rejoin of a topic is; changes nothing.
-    pub(super) async fn look_at_rejoin(&self) -> Result<Bytes, AdminError> {
-        let Rejoin { topic: name, link, exported, .. } = self.arguments()?;
+    pub(super) async fn look_at_rejoin(&self, rejoin: Rejoin) -> Result<RejoinReport, AdminError> {
+        let Rejoin { topic: name, link, exported, .. } = rejoin;
         let source = self.found_source(&link)?;
         let is_there = self.node.meta.metadata().topic_named(&name).is_some();
         if !is_there && rules::is_awaited(&self.node.meta.metadata(), &link, &name) {
-            let cluster = source.link.source.to_string();
-            let (progress, next) = ("replacing", "wait");
-            let look = Look {
+            return Ok(RejoinReport {
                 topic: name,
-                cluster,
+                cluster: source.link.source.to_string(),
                 link_epoch: 0,
-                progress,
-                next,
+                progress: mirror::Progress::Replacing,
+                next: mirror::WhatNext::Wait,
                 partitions: Vec::new(),
-            };
-            return json(&look);
+            });
         }
         let sides = self.sides(&name, &source).await?;
         let progress = sides.progress()?;
@@ -120,20 +78,20 @@ impl AdminCall {
             [] => Vec::new(),
             ends => divergent(&sides, &name, ends).await.map_err(|error| of_peer(error.into()))?,
         };
-        json(&Look {
+        Ok(RejoinReport {
             topic: name,
             cluster: sides.there.cluster.to_string(),
             link_epoch: sides.there.link_epoch.get(),
-            progress: progress.name(),
-            next: action.name(),
+            progress: progress.into(),
+            next: action.into(),
             partitions,
         })
     }
 
     /// Gives way to the promoted side: clients are refused, and what is in flight is fenced off. Whoever
     /// asks again goes on where the last one was interrupted.
-    pub(super) async fn give_way(&self) -> Result<Bytes, AdminError> {
-        let Rejoin { topic: name, link, .. } = self.arguments()?;
+    pub(super) async fn give_way(&self, rejoin: Rejoin) -> Result<Done, AdminError> {
+        let Rejoin { topic: name, link, .. } = rejoin;
         let sides = self.sides(&name, &self.found_source(&link)?).await?;
         if !matches!(sides.progress()?, Progress::Diverged | Progress::GivingWay) {
             return Err(AdminError::Failed(format!("{name} has nothing to give way to")));
@@ -145,12 +103,14 @@ impl AdminCall {
             put(&self.node, vec![change(topic, &row, sides.standing.expected())]).await?;
         }
         succession::fence(&self.node, topic, &row).await?;
-        json(&Nothing {})
+        Ok(Done {})
     }
 
     /// Serves clients again instead of rejoining.
-    pub(super) async fn take_back(&self) -> Result<Bytes, AdminError> {
-        let Ask { topic: name } = self.arguments()?;
+    pub(super) async fn take_back(
+        &self,
+        OfTopic { topic: name }: OfTopic,
+    ) -> Result<Done, AdminError> {
         let (topic, standing) = {
             let metadata = self.node.meta.metadata();
             let topic = found(&metadata, &name)?;
@@ -158,15 +118,15 @@ impl AdminCall {
         };
         let row = standing.row.take_back().map_err(|refusal| refused(&refusal))?;
         put(&self.node, vec![change(topic, &row, standing.expected())]).await?;
-        json(&Nothing {})
+        Ok(Done {})
     }
 
     /// Takes its name from the topic, and has the promoted side's mirrored in its place.
-    pub(super) async fn replace_diverged(&self) -> Result<Bytes, AdminError> {
-        let Rejoin { topic: name, link, exported, over_link } = self.arguments()?;
+    pub(super) async fn replace_diverged(&self, rejoin: Rejoin) -> Result<Done, AdminError> {
+        let Rejoin { topic: name, link, exported, over_link } = rejoin;
         let sides = self.sides(&name, &self.found_source(&link)?).await?;
         if sides.progress()? == Progress::Following {
-            return json(&Nothing {});
+            return Ok(Done {});
         }
         let (ends, exported) = (self.own_ends(&name).await?, offsets(exported.unwrap_or_default()));
         let (row, to) = (&sides.standing.row, &sides.there.cluster);
@@ -191,16 +151,15 @@ impl AdminCall {
         let read = read.filter(|(topic, ..)| *topic == sides.topic);
         let replaced = replace::replace(&self.node, sides.topic, read, &mirror, both).await;
         replaced.map_err(|error| AdminError::Unavailable(error.to_string()))?;
-        json(&Nothing {})
+        Ok(Done {})
     }
 
     /// Asks the other side how the topic stands there.
     async fn sides(&self, name: &str, source: &Source) -> Result<Sides, AdminError> {
         let cluster = source.link.source.clone();
         let client = source.client(&self.node.own_end);
-        let ask = Ask { topic: name.to_owned() };
-        let told: StandingReport =
-            peer::call(&client, "mirror.standing", name, &ask).await.map_err(of_peer)?;
+        let ask = OfTopic { topic: name.to_owned() };
+        let told = peer::call::<MirrorStanding>(&client, name, &ask).await.map_err(of_peer)?;
         if told.cluster != cluster.as_str() {
             let found = told.cluster;
             return Err(AdminError::Failed(format!("the link is to {cluster}, not to {found}")));
@@ -267,17 +226,18 @@ fn offsets(raw: Vec<i64>) -> Vec<Offset> {
 async fn divergent(sides: &Sides, name: &str, ends: &[End]) -> Result<Vec<Divergent>, ClientError> {
     let floor = sides.there.epoch_floor.unwrap_or_default();
     let common = common_ends(&sides.client, name, floor).await?;
-    let divergent = |(partition, end): (usize, &End)| {
+    let divergent = |(partition, end): (i32, &End)| {
+        let index = usize::try_from(partition).unwrap_or(usize::MAX);
         // What the promoted side has no such partition of is only here.
-        let common = common.get(partition).copied().unwrap_or(Offset::ZERO);
+        let common = common.get(index).copied().unwrap_or(Offset::ZERO);
         Divergent {
             partition,
             from_offset: rejoin::divergence(common, end.offset, None).get(),
             end_offset: end.offset.get(),
-            source: rejoin::source_of(sides.topic, partition),
+            source: rejoin::source_of(sides.topic, index),
         }
     };
-    Ok(ends.iter().enumerate().map(divergent).collect())
+    Ok((0..).zip(ends).map(divergent).collect())
 }
 
 /// Where the epochs of the old side end at the promoted side, in index order.

@@ -1,86 +1,59 @@
 //! Methods about rules: which topics are mirrored as they come, and whose positions are carried.
 
-use bytes::Bytes;
+use meridian_admin_api::Besides;
+use meridian_admin_api::mirror::{self, DeleteRule, PutRule, RuleReport};
 use meridian_consensus::command::{Command, ExpectedVersion, RowKind};
 use meridian_mirror::rules::{Rule, Subject};
 use meridian_mirror::vigil::Policy;
-use serde::{Deserialize, Serialize};
 
-use super::{AdminCall, json};
+use super::AdminCall;
 use crate::admin_api::AdminError;
 use crate::mirror::rules::{self, Matcher};
-
-#[derive(Deserialize)]
-struct Put {
-    link: String,
-    /// One of the two.
-    topics: Option<String>,
-    groups: Option<String>,
-    exclude: Option<String>,
-    #[serde(default)]
-    prefix: String,
-    #[serde(default)]
-    on_delete: Policy,
-    #[serde(default)]
-    on_recreate: Policy,
-}
-
-#[derive(Deserialize)]
-struct GiveUp {
-    link: String,
-    /// The mirror that is about to begin anew; otherwise it is about a pattern, as in [`Put`].
-    mirror: Option<String>,
-}
-
-#[derive(Serialize)]
-struct RuleReport {
-    link: String,
-    /// `topics` or `groups`.
-    of: &'static str,
-    include: String,
-    exclude: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    prefix: Option<String>,
-    /// The mirror that begins anew, if the rule is only there for that.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    rename: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    on_delete: Option<Policy>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    on_recreate: Option<Policy>,
-}
 
 fn report(rule: &Rule) -> RuleReport {
     let Rule { link, subject, include, exclude } = rule.clone();
     match subject {
         Subject::Groups => RuleReport {
             link,
-            of: "groups",
+            of: mirror::Subject::Groups,
             include,
             exclude,
             prefix: None,
             rename: None,
             on_delete: None,
             on_recreate: None,
+            besides: Besides::new(),
         },
         Subject::Topics { prefix, rename, on_delete, on_recreate } => RuleReport {
             link,
-            of: "topics",
+            of: mirror::Subject::Topics,
             include,
             exclude,
             prefix: Some(prefix),
             rename,
-            on_delete: Some(on_delete),
-            on_recreate: Some(on_recreate),
+            on_delete: Some(on_delete.into()),
+            on_recreate: Some(on_recreate.into()),
+            besides: Besides::new(),
         },
     }
 }
 
+fn policy(policy: Option<mirror::Policy>) -> Result<Policy, AdminError> {
+    let Some(policy) = policy else { return Ok(Policy::default()) };
+    Policy::parse(policy.as_str()).ok_or_else(|| {
+        let names = Policy::NAMES.join(", ");
+        AdminError::InvalidArguments(format!(
+            "{:?} is no policy; there are {names}",
+            policy.as_str()
+        ))
+    })
+}
+
 impl AdminCall {
-    fn rule(&self) -> Result<Rule, AdminError> {
-        let Put { link, topics, groups, exclude, prefix, on_delete, on_recreate } =
-            self.arguments()?;
+    fn rule(&self, put: PutRule) -> Result<Rule, AdminError> {
+        let PutRule { link, topics, groups, exclude, prefix, on_delete, on_recreate } = put;
         self.found_link(&link)?;
+        let (on_delete, on_recreate) = (policy(on_delete)?, policy(on_recreate)?);
         let (subject, include) = match (topics, groups) {
             (Some(topics), None) => {
                 (Subject::Topics { prefix, rename: None, on_delete, on_recreate }, topics)
@@ -95,24 +68,30 @@ impl AdminCall {
     }
 
     /// Makes a rule, or changes the one with the same pattern.
-    pub(super) async fn put_rule(&self) -> Result<Bytes, AdminError> {
-        let rule = self.rule()?;
+    pub(super) async fn put_rule(&self, put: PutRule) -> Result<RuleReport, AdminError> {
+        let rule = self.rule(put)?;
         Matcher::new(rule.clone()).map_err(AdminError::InvalidArguments)?;
         let value = Some(rule.encode());
         self.put(RowKind::MirrorRule, &rule.key(), value, ExpectedVersion::Any).await?;
         self.mirrors.look();
-        json(&report(&rule))
+        Ok(report(&rule))
     }
 
-    pub(super) fn list_rules(&self) -> Result<Bytes, AdminError> {
+    pub(super) fn list_rules(&self) -> Vec<RuleReport> {
         let rules = rules::rules(&self.node.meta.metadata(), None);
-        json(&rules.iter().map(report).collect::<Vec<_>>())
+        rules.iter().map(report).collect()
     }
 
     /// Forgets a rule. What it has brought about stays; a mirror that it is to bring about is given up.
-    pub(super) async fn delete_rule(&self) -> Result<Bytes, AdminError> {
-        let GiveUp { link, mirror } = self.arguments()?;
-        let key = if mirror.is_none() { self.rule()?.key() } else { Vec::new() };
+    pub(super) async fn delete_rule(&self, delete: DeleteRule) -> Result<RuleReport, AdminError> {
+        let DeleteRule { link, topics, groups, mirror } = delete;
+        let key = match mirror {
+            Some(_) => Vec::new(),
+            None => {
+                let link = link.clone();
+                self.rule(PutRule { link, topics, groups, ..PutRule::default() })?.key()
+            }
+        };
         let is_meant = |rule: &Rule| match &mirror {
             Some(name) => rule.mirror() == Some(name),
             None => rule.key() == key,
@@ -131,6 +110,6 @@ impl AdminCall {
             AdminError::Failed(format!("the link has no rule {what}; {advice}"))
         })?;
         self.propose(Command::PutRows(changes)).await?;
-        json(&report(&rule))
+        Ok(report(&rule))
     }
 }

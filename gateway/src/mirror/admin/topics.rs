@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
+use meridian_admin_api::methods::MirrorStanding;
+use meridian_admin_api::mirror::{Create, MirrorReport, Policy, Promote};
+use meridian_admin_api::{Besides, OfTopic};
 use meridian_base::id::TopicId;
 use meridian_consensus::command::{Command, ConfigChange, ExpectedVersion, RowKind};
 use meridian_consensus::placement::{Placement, Preference};
 use meridian_mirror::rows::{Link, MirrorTopic, Stage};
 use meridian_mirror::succession::{LinkEpoch, Succession};
-use meridian_mirror::vigil::Policy;
-use serde::{Deserialize, Serialize};
 
 use super::succession::of_peer;
-use super::{AdminCall, json, of_source};
+use super::{AdminCall, of_source};
 use crate::admin_api::AdminError;
 use crate::broker::Broker;
 use crate::client::{Client, ClientError};
@@ -21,47 +21,9 @@ use crate::meta::ProposeError;
 use crate::mirror::peer::{self, PeerError};
 use crate::mirror::promotion::{self, Cause};
 use crate::mirror::succession::{change, change_mirror, on_created, put};
-use crate::mirror::wire::{Ask, StandingReport};
 use crate::mirror::{plan, replace, seed, steward, survey};
 use crate::topic_config::storage_class::STORAGE_CLASS;
 use crate::topic_config::{MIRROR_ON_DELETE, MIRROR_ON_RECREATE, check as check_topic_config};
-
-#[derive(Deserialize)]
-struct Create {
-    topic: String,
-    link: String,
-    source_topic: Option<String>,
-    /// What becomes of it when its source is deleted or recreated: `stop` if not said.
-    on_delete: Option<String>,
-    on_recreate: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    topic: String,
-}
-
-#[derive(Deserialize)]
-struct Promote {
-    /// Even if nothing keeps the source from taking records.
-    #[serde(default)]
-    is_forced: bool,
-}
-
-#[derive(Serialize)]
-struct MirrorReport {
-    topic: String,
-    link: String,
-    source_topic: String,
-    source_topic_id: String,
-    /// What operators want of it: see [`Stage::name`].
-    stage: &'static str,
-    is_link_paused: bool,
-    partitions: usize,
-    /// Configs of the source that this cluster does not know.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    ignored_configs: Vec<String>,
-}
 
 /// A topic of the source that is to be mirrored.
 struct Found {
@@ -112,8 +74,8 @@ async fn find(client: &Client, link: &Link, name: &str) -> Result<Found, AdminEr
 
 /// The link epoch that a topic has at its source: one day its mirror is promoted under a later one.
 async fn link_epoch_of(client: &Client, topic: &str) -> Result<LinkEpoch, AdminError> {
-    let ask = Ask { topic: topic.to_owned() };
-    match peer::call::<StandingReport>(client, "mirror.standing", topic, &ask).await {
+    let ask = OfTopic { topic: topic.to_owned() };
+    match peer::call::<MirrorStanding>(client, topic, &ask).await {
         Ok(there) => Ok(LinkEpoch::new(there.link_epoch)),
         // A source that is no meridian cluster has none.
         Err(PeerError::Never(_)) => Ok(LinkEpoch::ZERO),
@@ -123,14 +85,15 @@ async fn link_epoch_of(client: &Client, topic: &str) -> Result<LinkEpoch, AdminE
 
 /// The configs of a mirror that say what becomes of it with its source.
 fn policies(
-    on_delete: Option<String>,
-    on_recreate: Option<String>,
+    on_delete: Option<Policy>,
+    on_recreate: Option<Policy>,
 ) -> Result<Vec<ConfigChange>, AdminError> {
     let given = [(MIRROR_ON_DELETE, on_delete), (MIRROR_ON_RECREATE, on_recreate)];
     // What is not set is `stop`.
     let set = given.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    set.filter(|(_, value)| Policy::parse(value) != Some(Policy::Stop))
-        .map(|(name, value)| {
+    set.filter(|(_, policy)| *policy != Policy::Stop)
+        .map(|(name, policy)| {
+            let value = policy.to_string();
             check_topic_config(name, &value).map_err(AdminError::InvalidArguments)?;
             Ok(ConfigChange { name: name.to_owned(), value: Some(value) })
         })
@@ -155,9 +118,11 @@ async fn create_topic(
 }
 
 impl AdminCall {
-    pub(super) async fn create_mirror(&self) -> Result<Bytes, AdminError> {
-        let Create { topic: name, link: link_name, source_topic, on_delete, on_recreate } =
-            self.arguments()?;
+    pub(in crate::mirror) async fn create_mirror(
+        &self,
+        create: Create,
+    ) -> Result<MirrorReport, AdminError> {
+        let Create { topic: name, link: link_name, source_topic, on_delete, on_recreate } = create;
         let policies = policies(on_delete, on_recreate)?;
         let source_name = source_topic.unwrap_or_else(|| name.clone());
         let source = self.found_source(&link_name)?;
@@ -209,10 +174,10 @@ impl AdminCall {
         self.mirrors.look();
         let mut report = self.mirror_report(topic, mirror);
         report.ignored_configs = found.ignored;
-        json(&report)
+        Ok(report)
     }
 
-    pub(super) fn list_mirrors(&self) -> Result<Bytes, AdminError> {
+    pub(super) fn list_mirrors(&self) -> Vec<MirrorReport> {
         let rows = plan::mirrors(&self.node.meta.metadata());
         let mut reports: Vec<MirrorReport> = rows
             .into_iter()
@@ -223,13 +188,17 @@ impl AdminCall {
             .map(|(topic, mirror, _)| self.mirror_report(topic, mirror))
             .collect();
         reports.sort_by(|a, b| a.topic.cmp(&b.topic));
-        json(&reports)
+        reports
     }
 
     /// Stops or goes on mirroring. Resuming a mirror that a crash left half created or half
     /// promoted brings it back.
-    pub(super) async fn pause_mirror(&self, is_paused: bool) -> Result<Bytes, AdminError> {
-        let (topic, mut mirror, version) = self.found_mirror()?;
+    pub(super) async fn pause_mirror(
+        &self,
+        OfTopic { topic: name }: OfTopic,
+        is_paused: bool,
+    ) -> Result<MirrorReport, AdminError> {
+        let (topic, mut mirror, version) = self.found_mirror(&name)?;
         mirror.stage = match mirror.stage {
             Stage::Promoted { .. } | Stage::Detached { .. } => {
                 return Err(no_mirror_any_more(&mirror.name));
@@ -238,12 +207,15 @@ impl AdminCall {
             _ => Stage::Mirroring,
         };
         self.put_mirror(topic, &mirror, ExpectedVersion::Exactly(version)).await?;
-        json(&self.mirror_report(topic, mirror))
+        Ok(self.mirror_report(topic, mirror))
     }
 
     /// Deletes a mirror and mirrors its source anew, under the same name.
-    pub(super) async fn recreate(&self) -> Result<Bytes, AdminError> {
-        let read = self.found_mirror()?;
+    pub(super) async fn recreate(
+        &self,
+        OfTopic { topic: name }: OfTopic,
+    ) -> Result<MirrorReport, AdminError> {
+        let read = self.found_mirror(&name)?;
         let (topic, mirror, _) = read.clone();
         if let Stage::Promoted { .. } = mirror.stage {
             return Err(no_mirror_any_more(&mirror.name));
@@ -253,19 +225,22 @@ impl AdminCall {
         let discarded = seed::discard(&self.node, &mirror).await;
         discarded.map_err(|error| AdminError::Unavailable(error.to_string()))?;
         replace::replace(&self.node, topic, Some(read), &mirror, Vec::new()).await?;
-        json(&report)
+        Ok(report)
     }
 
     /// Makes a mirror a topic like any other (rule F6).
-    pub(super) async fn promote_mirror(&self) -> Result<Bytes, AdminError> {
-        let Promote { is_forced } = self.arguments()?;
-        let (topic, mirror, _) = self.found_mirror()?;
+    pub(in crate::mirror) async fn promote_mirror(
+        &self,
+        promote: Promote,
+    ) -> Result<MirrorReport, AdminError> {
+        let Promote { topic: name, is_forced } = promote;
+        let (topic, mirror, _) = self.found_mirror(&name)?;
         if let Stage::Promoted { .. } = mirror.stage {
             return Err(no_mirror_any_more(&mirror.name));
         }
         promotion::promote(&self.node, topic, Cause::Operator { is_forced }).await?;
-        let (topic, mirror, _) = self.found_mirror()?;
-        json(&self.mirror_report(topic, mirror))
+        let (topic, mirror, _) = self.found_mirror(&name)?;
+        Ok(self.mirror_report(topic, mirror))
     }
 
     async fn put_mirror(
@@ -278,9 +253,8 @@ impl AdminCall {
         self.put(RowKind::MirrorTopic, &key, Some(mirror.encode()), expected).await
     }
 
-    fn found_mirror(&self) -> Result<plan::MirrorRow, AdminError> {
-        let Named { topic } = self.arguments()?;
-        plan::mirror_named(&self.node.meta.metadata(), &topic).ok_or_else(|| {
+    fn found_mirror(&self, topic: &str) -> Result<plan::MirrorRow, AdminError> {
+        plan::mirror_named(&self.node.meta.metadata(), topic).ok_or_else(|| {
             AdminError::Failed(format!(
                 "topic {topic} is no mirror; `meridian mirror list` shows which are"
             ))
@@ -295,10 +269,11 @@ impl AdminCall {
             link: mirror.link,
             source_topic: mirror.source_name,
             source_topic_id: mirror.source_topic.to_string(),
-            stage: mirror.stage.name(),
+            stage: mirror.stage.into(),
             is_link_paused: link.is_none_or(|(link, _)| link.is_paused),
             partitions: metadata.topic(topic).map_or(0, |topic| topic.partitions.len()),
             ignored_configs: Vec::new(),
+            besides: Besides::new(),
         }
     }
 }

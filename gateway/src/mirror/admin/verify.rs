@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
+use meridian_admin_api::mirror::{Difference, DigestStretch, StretchDigest, Verify, VerifyReport};
 use meridian_base::position::Offset;
-use meridian_mirror::digest::{Difference, Digest};
-use serde::{Deserialize, Serialize};
+use meridian_mirror::digest::Digest;
 
-use super::{AdminCall, json, of_source};
+use super::{AdminCall, of_source};
 use crate::admin_api::AdminError;
 use crate::client::{Lane, clock};
-use crate::mirror::audit::{self, At, AuditError, DigestAnswer, DigestArguments};
+use crate::mirror::audit::{self, At, AuditError};
 use crate::mirror::plan::{self, Target};
 use crate::mirror::survey;
 
@@ -19,31 +18,6 @@ const WORK_FOR: Duration = Duration::from_secs(5);
 /// More than any stretch that is asked for.
 const DIGEST_SIZE_BYTES_MAX: u64 = 4 * audit::STRETCH_SIZE_BYTES;
 const LANE: Lane = Lane(3);
-
-#[derive(Deserialize)]
-struct Verify {
-    topic: String,
-    partition: u32,
-    /// Where to begin, and where to end: the log's own bounds if not said.
-    from: Option<Offset>,
-    to: Option<Offset>,
-}
-
-/// What was compared.
-#[derive(Serialize)]
-struct VerifyReport {
-    topic: String,
-    partition: u32,
-    from: Offset,
-    /// Where to go on, unless it is `to`.
-    next: Offset,
-    to: Offset,
-    batches: u64,
-    bytes: u64,
-    differences: Vec<Difference>,
-    /// Whether the source digested its records itself, and they did not cross the link.
-    is_digested: bool,
-}
 
 fn of_audit(error: AuditError) -> AdminError {
     match error {
@@ -54,8 +28,8 @@ fn of_audit(error: AuditError) -> AdminError {
 
 impl AdminCall {
     /// Digests a stretch of a log that this node leads.
-    pub(super) async fn digest(&self) -> Result<Bytes, AdminError> {
-        let DigestArguments { topic, partition, from, to, has_sums } = self.arguments()?;
+    pub(super) async fn digest(&self, stretch: DigestStretch) -> Result<StretchDigest, AdminError> {
+        let DigestStretch { topic, partition, from, to, has_sums } = stretch;
         let id = {
             let metadata = self.node.meta.metadata();
             metadata.partition_at(topic, partition).map(|(id, _)| id)
@@ -67,12 +41,12 @@ impl AdminCall {
         let stretch = read.await.map_err(of_audit)?;
         let digest = Digest::of(&stretch.sums);
         let sums = if has_sums { stretch.sums } else { Vec::new() };
-        json(&DigestAnswer { start, digest, sums })
+        Ok(StretchDigest { start, digest, sums })
     }
 
     /// Compares a partition that this node leads with its source, for some seconds.
-    pub(super) async fn verify(&self) -> Result<Bytes, AdminError> {
-        let Verify { topic, partition, from, to } = self.arguments()?;
+    pub(super) async fn verify(&self, verify: Verify) -> Result<VerifyReport, AdminError> {
+        let Verify { topic, partition, from, to } = verify;
         let target = self.target(&topic, partition)?;
         let source = self.found_source(&target.mirror.link)?;
         let client = source.client(&self.node.own_end);
@@ -83,44 +57,41 @@ impl AdminCall {
         let found = found.ok_or_else(gone)?;
         let at = At { connection: found.connection, topic: found.topic, partition };
         let bounds = (target.log.log_start_offset(), target.log.high_watermark());
-        let from = from.unwrap_or(bounds.0).max(bounds.0);
+        let from = from.map_or(bounds.0, Offset::new).max(bounds.0);
         let from = match from < bounds.1 {
             true => audit::batch_base(&target.log, from).await.map_err(of_audit)?,
             false => from,
         };
-        let to = to.unwrap_or(bounds.1).min(bounds.1);
+        let to = to.map_or(bounds.1, Offset::new).min(bounds.1);
         let mut report = VerifyReport {
             topic,
             partition,
-            from,
-            next: from,
-            to,
+            from: from.get(),
+            next: from.get(),
+            to: to.get(),
             batches: 0,
             bytes: 0,
             differences: Vec::new(),
             is_digested: found.is_meridian,
         };
         let began = clock::now();
-        while report.next < to && began.elapsed() < WORK_FOR {
+        let mut next = from;
+        while next < to && began.elapsed() < WORK_FOR {
             let compared = match found.is_meridian {
                 true => {
                     let size_bytes = audit::STRETCH_SIZE_BYTES;
-                    audit::compare_once(&target, &at, report.next..to, size_bytes).await
+                    audit::compare_once(&target, &at, next..to, size_bytes).await
                 }
-                false => audit::compare_fetched(&target, &at, report.next, to).await,
+                false => audit::compare_fetched(&target, &at, next, to).await,
             };
             let compared = compared.map_err(of_audit)?;
-            report.next = compared.next;
+            next = compared.next;
+            report.next = next.get();
             report.batches += compared.digest.batch_count;
             report.bytes += compared.digest.size_bytes;
-            report.differences.extend(compared.differences);
+            report.differences.extend(compared.differences.into_iter().map(Difference::from));
         }
-        json(&report)
-    }
-
-    /// What the audits on this node have found.
-    pub(super) fn audits(&self) -> Result<Bytes, AdminError> {
-        json(&self.mirrors.audits())
+        Ok(report)
     }
 
     /// A mirrored partition that this node leads.

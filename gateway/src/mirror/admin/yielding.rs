@@ -1,19 +1,19 @@
 //! What the coordinator of a switchover asks of the source. All of it can be repeated, and an
 //! attempt that is over changes nothing any more.
 
-use bytes::Bytes;
+use meridian_admin_api::mirror::{Fence, Fenced, Release, Reverse, TopicKey};
+use meridian_admin_api::{Done, OfTopic};
 use meridian_base::id::{ClusterId, TopicId};
 use meridian_consensus::command::{ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_mirror::rows::{Link, MirrorTopic, Stage};
 use meridian_mirror::succession::LinkEpoch;
 
+use super::AdminCall;
 use super::succession::{found, refused};
-use super::{AdminCall, json};
 use crate::admin_api::AdminError;
 use crate::linked_topics::{forget_grant, needs_lease, refuses_clients};
 use crate::mirror::succession::{self, change, change_mirror, put, standing};
-use crate::mirror::wire::{Ask, Fence, Fenced, Nothing, Release, Reverse, TopicKey};
 use crate::mirror::{lease, plan};
 
 /// The topic of this name, if it is the one that is meant.
@@ -30,8 +30,8 @@ fn expected(metadata: &Metadata, name: &str, id: TopicKey) -> Result<TopicId, Ad
 
 impl AdminCall {
     /// Refuses clients from now on.
-    pub(super) async fn fence_topic(&self) -> Result<Bytes, AdminError> {
-        let Fence { topic: name, topic_id, to, attempt } = self.arguments()?;
+    pub(super) async fn fence_topic(&self, fence: Fence) -> Result<Fenced, AdminError> {
+        let Fence { topic: name, topic_id, to, attempt } = fence;
         let (to, attempt) = (ClusterId::from_text(to), LinkEpoch::new(attempt));
         let (topic, row, news) = {
             let metadata = self.node.meta.metadata();
@@ -51,12 +51,12 @@ impl AdminCall {
             put(&self.node, vec![news]).await?;
         }
         let epoch_floor = succession::fence(&self.node, topic, &row).await?;
-        json(&Fenced { epoch_floor: epoch_floor.get() })
+        Ok(Fenced { epoch_floor: epoch_floor.get() })
     }
 
     /// Serves clients again.
-    pub(super) async fn release_topic(&self) -> Result<Bytes, AdminError> {
-        let Release { topic: name, topic_id, attempt } = self.arguments()?;
+    pub(super) async fn release_topic(&self, release: Release) -> Result<Done, AdminError> {
+        let Release { topic: name, topic_id, attempt } = release;
         let (topic, standing) = {
             let metadata = self.node.meta.metadata();
             let topic = expected(&metadata, &name, topic_id)?;
@@ -66,23 +66,24 @@ impl AdminCall {
         if row != standing.row {
             put(&self.node, vec![change(topic, &row, standing.expected())]).await?;
         }
-        json(&Nothing {})
+        Ok(Done {})
     }
 
     /// Takes records without the lease that they need, until a mirror grants one again.
-    pub(super) async fn drop_lease(&self) -> Result<Bytes, AdminError> {
-        let Ask { topic: name } = self.arguments()?;
+    pub(super) async fn drop_lease(
+        &self,
+        OfTopic { topic: name }: OfTopic,
+    ) -> Result<Done, AdminError> {
         let topic = found(&self.node.meta.metadata(), &name)?;
         if !needs_lease(&self.node.meta.metadata(), topic) {
             return Err(AdminError::Failed(format!("{name} needs no lease")));
         }
         put(&self.node, vec![lease::end(topic)]).await?;
-        json(&Nothing {})
+        Ok(Done {})
     }
 
     /// Follows what was the mirror until now.
-    pub(super) async fn reverse_topic(&self) -> Result<Bytes, AdminError> {
-        let reverse: Reverse = self.arguments()?;
+    pub(super) async fn reverse_topic(&self, reverse: Reverse) -> Result<Done, AdminError> {
         let by = ClusterId::from_text(reverse.by.as_str());
         let (topic, standing) = {
             let metadata = self.node.meta.metadata();
@@ -92,7 +93,7 @@ impl AdminCall {
         let row = standing.row.reverse(&by, LinkEpoch::new(reverse.attempt));
         let row = row.map_err(|refusal| refused(&refusal))?;
         if row == standing.row {
-            return json(&Nothing {});
+            return Ok(Done {});
         }
         let (link, new_link) = self.link_to(&by, &reverse.bootstrap);
         let mirror = MirrorTopic {
@@ -113,7 +114,7 @@ impl AdminCall {
         });
         changes.extend(new_link);
         put(&self.node, changes).await?;
-        json(&Nothing {})
+        Ok(Done {})
     }
 
     /// The link to a cluster, and how to create it if there is none.

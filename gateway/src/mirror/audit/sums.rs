@@ -4,48 +4,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_admin_api::Method;
+use meridian_admin_api::methods::MirrorDigest;
+use meridian_admin_api::mirror::{DigestStretch, StretchDigest};
 use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
-use meridian_mirror::digest::{BatchSum, Digest};
+use meridian_mirror::digest::BatchSum;
 use meridian_protocol::messages::{FetchPartition, FetchRequest, FetchTopic, MeridianAdminRequest};
 use meridian_protocol::{ErrorCode, records};
-use serde::{Deserialize, Serialize};
 
 use super::AuditError;
 use crate::client::{ClientError, Connection};
 use crate::log::PartitionLog;
 use crate::mirror::question::uuid;
 
-/// The method by which a meridian cluster digests a stretch of its log.
-pub(in crate::mirror) const DIGEST_METHOD: &str = "mirror.digest";
 /// Bytes read at once.
 const READ_SIZE_BYTES: usize = 2 << 20;
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// Fetch requests name topics by id from this version on.
 const FETCH_VERSION_WITH_IDS: i16 = 13;
 const CONSUMER: i32 = -1;
-
-/// Arguments of [`DIGEST_METHOD`], asked of the leader of the partition.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate::mirror) struct DigestArguments {
-    pub(in crate::mirror) topic: TopicId,
-    pub(in crate::mirror) partition: u32,
-    /// Batches that begin from here on ...
-    pub(in crate::mirror) from: Offset,
-    /// ... and before this.
-    pub(in crate::mirror) to: Offset,
-    /// Whether each batch is to be told.
-    pub(in crate::mirror) has_sums: bool,
-}
-
-/// What [`DIGEST_METHOD`] answers.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(in crate::mirror) struct DigestAnswer {
-    /// First offset that can be read.
-    pub(in crate::mirror) start: Offset,
-    pub(in crate::mirror) digest: Digest,
-    pub(in crate::mirror) sums: Vec<BatchSum>,
-}
 
 /// Batches of a stretch, up to where reading stopped.
 pub(in crate::mirror) struct Stretch {
@@ -127,12 +105,12 @@ impl At {
         from: Offset,
         to: Offset,
         has_sums: bool,
-    ) -> Result<DigestAnswer, AuditError> {
+    ) -> Result<StretchDigest, AuditError> {
         let (topic, partition) = (self.topic, self.partition);
-        let arguments = DigestArguments { topic, partition, from, to, has_sums };
+        let arguments = DigestStretch { topic, partition, from, to, has_sums };
         let body = serde_json::to_vec(&arguments)
             .map_err(|error| AuditError::Malformed(error.to_string()))?;
-        let request = MeridianAdminRequest { method: DIGEST_METHOD.into(), body: body.into() };
+        let request = MeridianAdminRequest { method: MirrorDigest::NAME.into(), body: body.into() };
         let response = self.connection.call(&request, ANSWER_WITHIN).await?;
         let what = || "a digest of the source".to_owned();
         ClientError::check(what, response.error_code, response.error_message.as_deref())?;

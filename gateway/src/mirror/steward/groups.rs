@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
+use meridian_admin_api::{Besides, mirror};
 use meridian_base::env::Instant;
 use meridian_base::position::Offset;
 use meridian_mirror::groups::{Carried, Sides};
@@ -16,7 +17,6 @@ use meridian_protocol::messages::{
     OffsetFetchTopicResponse,
 };
 use meridian_protocol::{ErrorCode, Str};
-use serde::Serialize;
 
 use super::Steward;
 use crate::background::Backoff;
@@ -54,20 +54,23 @@ struct Position {
 }
 
 /// One position and what was done about it.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct CarriedPosition {
+#[derive(Clone, Debug)]
+struct CarriedPosition {
     group: String,
     topic: String,
     partition: i32,
     source_offset: i64,
     /// Here, if it has one.
     offset: Option<i64>,
-    #[serde(serialize_with = "by_name")]
     state: Carried,
 }
 
-fn by_name<S: serde::Serializer>(state: &Carried, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(state.name())
+impl From<CarriedPosition> for mirror::CarriedPosition {
+    fn from(position: CarriedPosition) -> Self {
+        let CarriedPosition { group, topic, partition, source_offset, offset, state } = position;
+        let (state, besides) = (state.into(), Besides::new());
+        Self { group, topic, partition, source_offset, offset, state, besides }
+    }
 }
 
 /// What is known of the groups of a link's source.
@@ -208,7 +211,8 @@ impl Steward {
                 }
             }
         }
-        let shown = self.groups.shown.values().flatten().cloned().collect();
+        let shown = self.groups.shown.values().flatten().cloned();
+        let shown = shown.map(mirror::CarriedPosition::from).collect();
         self.tell(|report| report.groups = shown);
         match failed {
             None => Ok(()),

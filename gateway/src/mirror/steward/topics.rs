@@ -3,13 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use meridian_admin_api::mirror::{Create, Promote};
 use meridian_base::id::TopicId;
 use meridian_consensus::command::{Command, RowKind};
 use meridian_mirror::rows::{MirrorTopic, Stage};
 use meridian_mirror::rules::Subject;
 use meridian_mirror::vigil::{Sight, Verdict};
-use serde_json::json;
 use tokio::task::JoinHandle;
 
 use super::{LookError, Steward};
@@ -88,9 +87,9 @@ impl Steward {
         let (done, result) = match verdict {
             Verdict::Keep => return,
             Verdict::Promote => {
-                let body = Bytes::from(json!({"topic": name}).to_string());
-                let call = AdminCall::new(Arc::clone(&self.mirrors), body);
-                let result = call.run("mirror.promote").await.map(drop);
+                let promote = Promote { topic: name.clone(), is_forced: false };
+                let call = AdminCall::new(Arc::clone(&self.mirrors));
+                let result = call.promote_mirror(promote).await.map(drop);
                 (
                     "its source is gone: promoted, as its policy says",
                     result.map_err(|e| e.to_string()),
@@ -194,18 +193,22 @@ impl Steward {
         source_name: &str,
         matcher: &Matcher,
     ) -> JoinHandle<Result<(), String>> {
-        let mut arguments = json!({
-            "topic": matcher.name_of(source_name),
-            "link": self.link,
-            "source_topic": source_name,
-        });
-        if let Subject::Topics { on_delete, on_recreate, .. } = &matcher.rule.subject {
-            arguments["on_delete"] = on_delete.name().into();
-            arguments["on_recreate"] = on_recreate.name().into();
-        }
-        let call = AdminCall::new(Arc::clone(&self.mirrors), Bytes::from(arguments.to_string()));
+        let (on_delete, on_recreate) = match &matcher.rule.subject {
+            Subject::Topics { on_delete, on_recreate, .. } => {
+                (Some((*on_delete).into()), Some((*on_recreate).into()))
+            }
+            Subject::Groups => (None, None),
+        };
+        let create = Create {
+            topic: matcher.name_of(source_name),
+            link: self.link.clone(),
+            source_topic: Some(source_name.to_owned()),
+            on_delete,
+            on_recreate,
+        };
+        let call = AdminCall::new(Arc::clone(&self.mirrors));
         tokio::spawn(async move {
-            let created = call.run("mirror.create").await;
+            let created = call.create_mirror(create).await;
             created.map(drop).map_err(|error| error.to_string())
         })
     }

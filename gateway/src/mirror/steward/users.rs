@@ -9,6 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use meridian_access::{Credential, Principal};
+use meridian_admin_api::Method;
+use meridian_admin_api::access::Credentials;
+use meridian_admin_api::methods::AccessCredentials;
 use meridian_consensus::command::RowKind;
 use meridian_consensus::state::Metadata;
 use meridian_mirror::rights::{Sides, Step, follow};
@@ -19,7 +22,7 @@ use super::follow::{Followed, LeftOut};
 use super::notes::{Kinds, Notes};
 use super::{LookError, Steward, follows};
 use crate::client::ClientError;
-use crate::kafka::users::carried::{self, Credentials, METHOD};
+use crate::kafka::users::carried;
 use crate::mirror::survey;
 use crate::runtime::secrets::Keyring;
 
@@ -45,7 +48,7 @@ impl Wanted {
     fn of(answer: Credentials, super_users: &[Principal]) -> Self {
         let mut wanted = Self::default();
         for unopened in answer.unopened {
-            let key = unopened.key();
+            let key = carried::key_of_unopened(&unopened);
             wanted.left_out.add(carried::name_of(&key), "the source's node can't open it");
             wanted.not_governed.insert(key);
         }
@@ -130,8 +133,8 @@ impl Steward {
         if !survey::is_meridian(&self.client, &mirror.source_name).await? {
             return Err(LookError::NoMeridian);
         }
-        let request =
-            MeridianAdminRequest { method: METHOD.into(), body: Bytes::from_static(b"{}") };
+        let (method, body) = (AccessCredentials::NAME.into(), Bytes::from_static(b"{}"));
+        let request = MeridianAdminRequest { method, body };
         let told = self.client.query(&request).await?;
         let what = || "credentials of users".to_owned();
         ClientError::check(what, told.error_code, told.error_message.as_deref())?;
@@ -149,12 +152,12 @@ impl Steward {
 #[cfg(test)]
 mod tests {
     use meridian_access::ScramHash;
+    use meridian_admin_api::access::{OfUser, Unopened};
     use meridian_consensus::command::{Command, ExpectedVersion, RowChange};
 
     use super::*;
     use crate::broker::Broker as _;
     use crate::kafka::testing::FakeBroker;
-    use crate::kafka::users::carried::{OfUser, Unopened};
     use crate::mirror::steward::entries::put_all;
 
     fn keys(letter: &str) -> Keyring {

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use meridian_admin_api::Done;
+use meridian_admin_api::methods::{MirrorFence, MirrorRelease, MirrorReverse};
+use meridian_admin_api::mirror::{Fence, Release, Reverse};
 use meridian_base::env::Instant;
 use meridian_base::id::{ClusterId, TopicId};
 use meridian_base::position::LeaderEpoch;
@@ -18,7 +21,6 @@ use crate::context::NodeContext;
 use crate::mirror::peer::{self, PeerError};
 use crate::mirror::plan;
 use crate::mirror::promotion::{self, Cause};
-use crate::mirror::wire::{Fence, Fenced, Nothing, Release, Reverse};
 use crate::runtime::clock::Clock;
 
 /// Transactions that are open when the source is fenced may end by themselves for so long.
@@ -87,7 +89,7 @@ impl Actions {
             to: self.cluster.to_string(),
             attempt: self.attempt.get(),
         };
-        let fenced: Fenced = peer::call(&self.source, "mirror.fence", &fence.topic, &fence).await?;
+        let fenced = peer::call::<MirrorFence>(&self.source, &fence.topic, &fence).await?;
         Ok(LeaderEpoch::new(fenced.epoch_floor))
     }
 
@@ -140,8 +142,7 @@ impl Actions {
             source_topic_id: self.topic.into(),
             bootstrap: peer::own_bootstrap(&self.node),
         };
-        let Nothing {} =
-            peer::call(&self.source, "mirror.reverse", &reverse.topic, &reverse).await?;
+        peer::call::<MirrorReverse>(&self.source, &reverse.topic, &reverse).await?;
         Ok(())
     }
 
@@ -152,8 +153,8 @@ impl Actions {
             topic_id: self.mirror.source_topic.into(),
             attempt: self.attempt.get(),
         };
-        match peer::call(&self.source, "mirror.release", &release.topic, &release).await {
-            Ok(Nothing {}) => Ok(()),
+        match peer::call::<MirrorRelease>(&self.source, &release.topic, &release).await {
+            Ok(Done {}) => Ok(()),
             Err(error @ PeerError::Later(_)) => Err(error),
             Err(PeerError::Never(reason)) => {
                 tracing::warn!(topic = %self.topic, %reason, "nothing to release at the source");

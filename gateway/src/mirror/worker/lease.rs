@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use meridian_admin_api::mirror::{Granted, Heard, Leased, SourceLease};
 use meridian_base::env::Instant;
 use meridian_base::id::{PartitionId, TopicId};
 use meridian_consensus::command::RowKind;
@@ -15,7 +16,7 @@ use tokio::task::JoinHandle;
 
 use super::{Event, LinkWorker, Mirrored};
 use crate::broker::Broker;
-use crate::mirror::lease::{self, Granted, Leased, News, Told};
+use crate::mirror::lease::{self, News};
 use crate::mirror::plan;
 use crate::mirror::switchover::millis;
 
@@ -100,10 +101,10 @@ impl LinkWorker {
     }
 
     /// Leaders at the source have answered.
-    pub(super) fn on_told(&mut self, answers: Vec<(i32, Told)>) {
+    pub(super) fn on_told(&mut self, answers: Vec<(i32, Heard)>) {
         let own = self.node.meta.metadata().cluster_id().map(ToString::to_string);
         let mut news = Vec::new();
-        for (leader, Told { stamp, needs }) in answers {
+        for (leader, Heard { stamp, needs }) in answers {
             for need in needs {
                 let is_named = Some(&need.of) == own.as_ref();
                 news.push((need.topic_id.0, News::IsNamed(is_named)));
@@ -180,18 +181,18 @@ impl LinkWorker {
     }
 
     /// How the lease of a mirror's source is, for operators.
-    pub(super) fn lease_of(&self, mirrored: &Mirrored) -> Option<String> {
+    pub(super) fn lease_of(&self, mirrored: &Mirrored) -> Option<SourceLease> {
         self.lease()?;
         let metadata = self.node.meta.metadata();
         let own = metadata.cluster_id().map(ToString::to_string);
         let grant = lease::grant(&metadata, mirrored.target.mirror.source_topic);
         let is_named = grant.is_ok_and(|grant| grant.is_some_and(|grant| grant.is_named));
         Some(match self.leases.needs.get(&mirrored.target.mirror.source_topic) {
-            None => "not-needed-yet".to_owned(),
+            None => SourceLease::NotNeededYet,
             // Only then the mirror may be promoted.
-            Some(of) if Some(of) == own.as_ref() && is_named => "granted".to_owned(),
-            Some(of) if Some(of) == own.as_ref() => "not-needed-yet".to_owned(),
-            Some(of) => format!("granted-by {of}"),
+            Some(of) if Some(of) == own.as_ref() && is_named => SourceLease::Granted,
+            Some(of) if Some(of) == own.as_ref() => SourceLease::NotNeededYet,
+            Some(of) => SourceLease::GrantedBy(of.clone()),
         })
     }
 }

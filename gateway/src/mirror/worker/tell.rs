@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
+use meridian_admin_api::Method;
+use meridian_admin_api::methods::MirrorPositions;
+use meridian_admin_api::mirror::{Heard, Position, Positions};
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_mirror::state::State;
@@ -13,8 +16,6 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::{Event, LinkWorker, Mirrored};
 use crate::client::{Client, ClientError, Lane};
-use crate::mirror::contracts::{Position, Positions};
-use crate::mirror::lease::Told;
 use crate::mirror::survey::Survey;
 
 /// How often.
@@ -129,7 +130,7 @@ impl LinkWorker {
 }
 
 /// Tells every leader; gives who has answered, and what.
-async fn tell_all(link: &str, client: Client, all: Vec<(i32, Positions)>) -> Vec<(i32, Told)> {
+async fn tell_all(link: &str, client: Client, all: Vec<(i32, Positions)>) -> Vec<(i32, Heard)> {
     let mut calls = JoinSet::new();
     for (leader, told) in all {
         let client = client.clone();
@@ -152,14 +153,14 @@ async fn tell_all(link: &str, client: Client, all: Vec<(i32, Positions)>) -> Vec
     answers
 }
 
-async fn tell(client: &Client, leader: i32, told: &Positions) -> Result<Told, String> {
+async fn tell(client: &Client, leader: i32, told: &Positions) -> Result<Heard, String> {
     let body = serde_json::to_vec(told).map_err(|error| error.to_string())?;
-    let request =
-        MeridianAdminRequest { method: "mirror.positions".into(), body: Bytes::from(body) };
+    let method = MirrorPositions::NAME.into();
+    let request = MeridianAdminRequest { method, body: Bytes::from(body) };
     let asked = async {
         let response = client.node(leader, LANE).await?.call(&request, ANSWER_WITHIN).await?;
         let message = response.error_message.as_deref();
-        ClientError::check(|| "mirror.positions".to_owned(), response.error_code, message)?;
+        ClientError::check(|| MirrorPositions::NAME.to_owned(), response.error_code, message)?;
         Ok::<_, ClientError>(response)
     };
     let response = asked.await.map_err(|error| error.to_string())?;

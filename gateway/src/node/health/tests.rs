@@ -119,7 +119,7 @@ async fn a_full_disk_is_said_by_the_node_and_its_cluster() {
     assert_eq!(full.nodes, [1]);
     assert!(full.mend.contains("meridian topic alter"), "{full:?}");
     assert_eq!(findings[0].condition, "group_full", "what stops writes comes first");
-    let status = bench.node().answer("cluster.status").await.unwrap();
+    let status = bench.node().answer("cluster.status", b"{}").await.unwrap();
     let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
     assert_eq!(status["conditions"][0]["condition"], "group_full");
     drop(answers);

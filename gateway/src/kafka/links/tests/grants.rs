@@ -1,6 +1,9 @@
 //! A link takes what it is granted, and learns nothing of all else.
 
 use meridian_access::ScramHash;
+use meridian_admin_api::Method;
+use meridian_admin_api::access::Credentials;
+use meridian_admin_api::methods::AccessCredentials;
 use meridian_protocol::messages::{
     AclCreation, AddPartitionsToTxnRequest, AddPartitionsToTxnTopic,
     AlterUserScramCredentialsRequest, CreateAclsRequest, DescribeAclsRequest,
@@ -17,7 +20,6 @@ use crate::kafka::access::Rights;
 use crate::kafka::dispatch::SERVED;
 use crate::kafka::link_rights;
 use crate::kafka::testing::TestClient;
-use crate::kafka::users::carried;
 
 const GRANTED: &str = "orders";
 const OTHER: &str = "bills";
@@ -281,13 +283,12 @@ async fn a_link_reads_credentials_only_if_it_is_granted() {
     assert_eq!(results[0].error_code, ErrorCode::None, "{results:?}");
 
     linked.allow(|grant| grant.acls = true);
-    let told = linked.method(carried::METHOD, "{}").await;
+    let told = linked.method(AccessCredentials::NAME, "{}").await;
     assert!(told.contains("`meridian link allow east --topics REGEX --users`"), "{told}");
     linked.allow(|grant| grant.users = true);
     let body = Bytes::from_static(b"{}");
-    let request = MeridianAdminRequest { method: carried::METHOD.into(), body };
-    let told: carried::Credentials =
-        serde_json::from_slice(&linked.ask(&request).await.body).unwrap();
+    let request = MeridianAdminRequest { method: AccessCredentials::NAME.into(), body };
+    let told: Credentials = serde_json::from_slice(&linked.ask(&request).await.body).unwrap();
     assert_eq!((told.credentials.len(), told.unopened.len()), (1, 0));
     assert_eq!(told.credentials[0].user, "al");
     let kept = linked.source.front.credential(ScramHash::Sha256, "al").unwrap().credential;
