@@ -7,17 +7,19 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use meridian_access::{
     Operation, PatternFilter, PatternType, Permission, Principal, Rule, RuleFilter, WILDCARD,
 };
+use meridian_admin_api::NoArguments;
+use meridian_admin_api::access::{self, DecidedBy, Decision, ModeReport};
+use meridian_admin_api::methods::{AccessCheck, AccessMode, AccessModeSet};
 use meridian_protocol::ErrorCode;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 pub(crate) use self::arguments::parse_principal;
 use self::arguments::{Meant, NAMED, Named, parse_meant, parse_operation};
 use crate::client::acls::{self, Listed};
-use crate::client::{Client, ClientError, admin};
+use crate::client::{Client, ClientError, api};
 use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
-use crate::link::cell;
-use crate::output::{self, Format, Table};
+use crate::output::{self, Format, Table, or_none};
 use crate::target::Target;
 
 /// Say who may do what: access rules, as Kafka's ACLs
@@ -168,11 +170,11 @@ enum Mode {
 }
 
 impl Mode {
-    const fn name(self) -> &'static str {
+    fn wanted(self) -> access::Mode {
         match self {
-            Self::Off => "off",
-            Self::Report => "report",
-            Self::Enforce => "enforce",
+            Self::Off => access::Mode::Off,
+            Self::Report => access::Mode::Report,
+            Self::Enforce => access::Mode::Enforce,
         }
     }
 }
@@ -287,33 +289,33 @@ impl Remove {
 impl Check {
     async fn run(&self, client: &Client, format: Format) -> Result<Exit, Failure> {
         let resource = self.named.resource();
-        let arguments = json!({
-            "principal": self.principal.to_string(),
-            "host": self.host,
-            "operation": self.operation.name(),
-            "resource_type": resource.map(|it| it.kind.name()),
-            "resource": resource.map(|it| it.name),
-        });
-        let decision = admin::call(client, "access.check", &arguments).await?;
+        let request = access::Check {
+            principal: self.principal.to_string(),
+            host: self.host.clone(),
+            operation: self.operation.name().to_owned(),
+            resource_type: resource.map_or("", |it| it.kind.name()).to_owned(),
+            resource: resource.map_or("", |it| it.name).to_owned(),
+        };
+        let decision = api::call::<AccessCheck>(client, &request).await?;
         output::print(format, &decision, render_decision)?;
-        Ok(if decision["allowed"] == true { Exit::Ok } else { Exit::Denied })
+        Ok(if decision.allowed { Exit::Ok } else { Exit::Denied })
     }
 }
 
 /// A decision in a line, and another if it does not hold now.
-fn render_decision(decision: &Value) -> String {
-    let word = if decision["allowed"] == true { "ALLOWED" } else { "DENIED" };
-    let why = match decision["decided_by"].as_str() {
-        Some("rule") => format!(" by {}", cell(&decision["rule"])),
-        Some("open-resource") => {
+fn render_decision(decision: &Decision) -> String {
+    let word = if decision.allowed { "ALLOWED" } else { "DENIED" };
+    let why = match &decision.decided_by {
+        DecidedBy::Rule => format!(" by {}", decision.rule.as_deref().unwrap_or("-")),
+        DecidedBy::OpenResource => {
             ": no rule is about it (allow.everyone.if.no.acl.found)".to_owned()
         }
-        Some("super-user") => ": it is a super user".to_owned(),
-        _ => ": nothing allows it".to_owned(),
+        DecidedBy::SuperUser => ": it is a super user".to_owned(),
+        DecidedBy::Nothing => ": nothing allows it".to_owned(),
+        DecidedBy::Unknown(word) => format!(": {word}"),
     };
-    let mode = cell(&decision["mode"]);
-    let note = match &*mode {
-        "enforce" => String::new(),
+    let note = match &decision.mode {
+        access::Mode::Enforce => String::new(),
         mode => format!("rules are not enforced: the mode is {mode}\n"),
     };
     format!("{word}{why}\n{note}")
@@ -327,8 +329,8 @@ impl SetMode {
         };
         if mode == Mode::Enforce {
             let before = modes(client).await?;
-            let denied: u64 = before.iter().filter_map(|it| it["denied"].as_u64()).sum();
-            let count = cell(before.first().map_or(&Value::Null, |it| &it["rules"]));
+            let denied: u64 = before.iter().map(|it| it.report.denied).sum();
+            let count = before.first().map_or(0, |it| it.report.rules);
             let risk = format!(
                 "users that are no super users may do only what the {count} rules allow; what would have been \
                  denied since the nodes started: {denied}"
@@ -337,8 +339,9 @@ impl SetMode {
                 return Ok(Exit::Ok);
             }
         }
-        let set = admin::command(client, "access.mode.set", &json!({"mode": mode.name()})).await;
-        let set = set.map_err(|failure| match failure {
+        let request = access::SetMode { mode: mode.wanted() };
+        let set = api::command::<AccessModeSet>(client, &request).await;
+        let report = set.map_err(|failure| match failure {
             Failure::Client(ClientError::Server {
                 code: ErrorCode::PolicyViolation,
                 message: Some(message),
@@ -346,21 +349,27 @@ impl SetMode {
             }) => Failure::Refused(message),
             failure => failure,
         })?;
-        output::print(format, &vec![set], |modes| render_modes(modes))?;
+        output::print(format, &vec![OfNode { node: None, report }], |modes| render_modes(modes))?;
         Ok(Exit::Ok)
     }
 }
 
+/// What a node says of the mode.
+#[derive(Debug, Serialize)]
+struct OfNode {
+    #[serde(flatten)]
+    report: ModeReport,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<i32>,
+}
+
 /// What every node that answers says of the mode.
-async fn modes(client: &Client) -> Result<Vec<Value>, Failure> {
+async fn modes(client: &Client) -> Result<Vec<OfNode>, Failure> {
     let view = client.refresh(Some(&[])).await?;
     let mut modes = Vec::new();
     for node in view.brokers.keys() {
-        match admin::call_node(client, *node, "access.mode", &json!({})).await {
-            Ok(mut report) => {
-                report["node"] = json!(node);
-                modes.push(report);
-            }
+        match api::call_node::<AccessMode>(client, *node, &NoArguments {}).await {
+            Ok(report) => modes.push(OfNode { report, node: Some(*node) }),
             Err(Failure::Client(error)) if error.is_retriable() => {}
             Err(failure) => return Err(failure),
         }
@@ -368,16 +377,15 @@ async fn modes(client: &Client) -> Result<Vec<Value>, Failure> {
     Ok(modes)
 }
 
-fn render_modes(modes: &[Value]) -> String {
+fn render_modes(modes: &[OfNode]) -> String {
     let mut table = Table::new(&["NODE", "MODE", "RULES", "DENIED", "SUPER USERS"]);
-    for report in modes {
-        let users = report["super_users"].as_array().into_iter().flatten();
-        let users: Vec<String> = users.map(cell).collect();
+    for OfNode { report, node } in modes {
+        let users = &report.super_users;
         table.row([
-            cell(&report["node"]),
-            cell(&report["mode"]),
-            cell(&report["rules"]),
-            cell(&report["denied"]),
+            or_none(*node),
+            report.mode.to_string(),
+            report.rules.to_string(),
+            report.denied.to_string(),
             if users.is_empty() { "-".to_owned() } else { users.join(";") },
         ]);
     }

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | find brokers and leaders, send a request | [`Client`] |
 //! | manage topics, ask for offsets | [`admin`] |
+//! | call a method of the private API | [`api`] |
 //! | list, make and remove access rules | [`acls`] |
 //! | find coordinators, manage groups | [`groups`] |
 //! | write batches to a partition, in order | [`producer::PartitionWriter`] |
@@ -14,6 +15,7 @@
 
 pub(crate) mod acls;
 pub(crate) mod admin;
+pub(crate) mod api;
 pub(crate) mod consumer;
 pub(crate) mod groups;
 pub(crate) mod partitioner;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use meridian_client::security::canonical;
-use serde_json::{Value, json};
 
 use crate::failure::Failure;
 
@@ -46,9 +45,9 @@ pub(crate) fn pair(text: &str) -> Option<(&str, &str)> {
     text.split_once('=').map(|(name, value)| (name.trim(), value.trim()))
 }
 
-/// Reads one option under the name that the server keeps it by; files are relative to a folder.
+/// Reads one option under the name that the server keeps it by, `None` for one that is to be taken away; files are relative to a folder.
 pub(crate) fn read_option(
-    options: &mut BTreeMap<String, Value>,
+    options: &mut BTreeMap<String, Option<String>>,
     name: &str,
     value: &str,
     folder: &Path,
@@ -58,24 +57,24 @@ pub(crate) fn read_option(
         for (attribute, option) in [("username", "sasl.username"), ("password", "sasl.password")] {
             let found = jaas(value, attribute)
                 .ok_or_else(|| Failure::Invalid(format!("{JAAS} has no {attribute}=\"...\"")))?;
-            options.insert(option.to_owned(), json!(found));
+            options.insert(option.to_owned(), Some(found));
         }
         if jaas(value, "tokenauth").is_some_and(|it| it.eq_ignore_ascii_case("true")) {
-            options.insert("sasl.tokenauth".to_owned(), json!("true"));
+            options.insert("sasl.tokenauth".to_owned(), Some("true".to_owned()));
         }
         return Ok(());
     }
     let told = match name {
-        _ if value.is_empty() => Value::Null,
+        _ if value.is_empty() => None,
         KEYSTORE => {
             let content = read(value)?;
             let certificates = sections(&content, "CERTIFICATE");
-            options.insert(CERTIFICATE.to_owned(), json!(certificates));
-            options.insert(KEY.to_owned(), json!(sections(&content, "PRIVATE KEY")));
+            options.insert(CERTIFICATE.to_owned(), Some(certificates));
+            options.insert(KEY.to_owned(), Some(sections(&content, "PRIVATE KEY")));
             return Ok(());
         }
-        _ if name.ends_with(".location") => json!(read(value)?),
-        _ => json!(value),
+        _ if name.ends_with(".location") => Some(read(value)?),
+        _ => Some(value.to_owned()),
     };
     options.insert(canonical(name).to_owned(), told);
     Ok(())

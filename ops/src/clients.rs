@@ -5,12 +5,15 @@ mod top;
 use std::collections::{BTreeMap, BTreeSet};
 
 use clap::{ArgGroup, Args, Subcommand};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use meridian_admin_api::Method;
+use meridian_admin_api::client::{self, ClientReport, Connection};
+use meridian_admin_api::cluster::NodeStatus;
+use meridian_admin_api::methods::{ClientKick, ClientList};
+use serde::Serialize;
 
 use self::top::Top;
 use crate::acl::parse_principal;
-use crate::client::{Client, admin, clock};
+use crate::client::{Client, api, clock};
 use crate::cluster;
 use crate::consent::{Consent, Consented};
 use crate::failure::{Exit, Failure};
@@ -18,6 +21,7 @@ use crate::output::{self, Table};
 use crate::target::Target;
 
 const MILLIS_PER_SECOND: i64 = 1000;
+const NOTHING_FITS: &str = "no connection fits";
 
 /// See who is connected, what they do, and close connections
 #[derive(Debug, Args)]
@@ -41,6 +45,8 @@ enum Command {
     },
     Top(Top),
     /// Show all that is known of the connections of a client
+    ///
+    /// Exit code 1 if it has none, 2 if a node does not answer.
     ///
     /// Example: meridian client describe shop-7
     Describe {
@@ -68,7 +74,7 @@ struct Kick {
 }
 
 /// Some of the connections: those that fit all that is given.
-#[derive(Debug, Clone, Default, Args, Serialize)]
+#[derive(Debug, Clone, Default, Args)]
 struct Which {
     /// Only those with this client id, as `client list` shows it
     #[arg(long, value_name = "ID")]
@@ -81,38 +87,18 @@ struct Which {
     address: Option<String>,
 }
 
-/// A connection, as its node reports it.
-#[derive(Debug, Clone, Deserialize, Serialize)]
-struct Connection {
-    #[serde(default)]
+/// A connection, and the node that it is to.
+#[derive(Debug, Clone, Serialize)]
+struct Connected {
     node: u32,
-    connection: u64,
-    address: String,
-    listener: Option<String>,
-    link: bool,
-    tls: bool,
-    principal: String,
-    mechanism: Option<String>,
-    client_id: String,
-    software_name: Option<String>,
-    software_version: Option<String>,
-    since_ms: i64,
-    requests: u64,
-    received_bytes: u64,
-    sent_bytes: u64,
-    throttled_ms: u64,
-}
-
-#[derive(Deserialize)]
-struct Report {
-    node: u32,
-    clients: Vec<Connection>,
+    #[serde(flatten)]
+    connection: Connection,
 }
 
 /// What all nodes say.
 #[derive(Debug, Default, Serialize)]
 struct Found {
-    clients: Vec<Connection>,
+    clients: Vec<Connected>,
     /// Nodes that did not answer, and why.
     silent: Vec<Silent>,
 }
@@ -123,9 +109,29 @@ struct Silent {
     error: String,
 }
 
+/// What was closed, or would be.
+#[derive(Debug, Serialize)]
+struct Kicked {
+    #[serde(flatten)]
+    found: Found,
+    dry_run: bool,
+}
+
 impl Found {
     fn exit(&self) -> Exit {
         if self.silent.is_empty() { Exit::Ok } else { Exit::Degraded }
+    }
+}
+
+impl Which {
+    fn request(&self) -> client::Which {
+        let Self { client_id, principal, address } = self.clone();
+        client::Which { client_id, principal, address }
+    }
+
+    fn kick(&self, dry_run: bool) -> client::Kick {
+        let Self { client_id, principal, address } = self.clone();
+        client::Kick { client_id, principal, address, dry_run }
     }
 }
 
@@ -135,51 +141,65 @@ pub(crate) async fn run(clients: Clients) -> Result<Exit, Failure> {
     let client = target.connect().await?;
     let found = match command {
         Command::List { which } => {
-            let found = ask(&client, "client.list", &json!(which)).await?;
+            let found = list(&client, &which).await?;
             output::print(target.output, &found, |found| render(found, clock::wall_time_ms()))?;
+            if found.clients.is_empty() {
+                eprintln!("{NOTHING_FITS}");
+            }
             found
         }
         Command::Describe { client_id } => {
-            let which = Which { client_id: Some(client_id), ..Which::default() };
-            let found = ask(&client, "client.list", &json!(which)).await?;
+            let which = Which { client_id: Some(client_id.clone()), ..Which::default() };
+            let found = list(&client, &which).await?;
+            // A node that does not answer may have one.
+            if found.clients.is_empty() && found.silent.is_empty() {
+                return Err(missing(&client_id));
+            }
             output::print(target.output, &found, |found| describe(found, clock::wall_time_ms()))?;
             found
         }
         Command::Top(top) => return top.run(&client, target.output).await,
         Command::Kick(Kick { which, consent }) => {
-            let found = kick(&client, &which, consent).await?;
-            output::print(target.output, &found, render_kicked)?;
-            return Ok(if found["silent"] == json!([]) { Exit::Ok } else { Exit::Degraded });
+            let kicked = kick(&client, &which, consent).await?;
+            output::print(target.output, &kicked, render_kicked)?;
+            kicked.found
         }
     };
     Ok(found.exit())
 }
 
-/// Asks every node; says which do not answer.
-async fn ask(client: &Client, method: &str, arguments: &Value) -> Result<Found, Failure> {
-    let mut found = look(client, method, arguments).await?;
+fn missing(client_id: &str) -> Failure {
+    Failure::Invalid(format!(
+        "no connection has the client id {client_id:?}; `meridian client list` shows those there are"
+    ))
+}
+
+/// The connections to all nodes that fit; says which nodes do not answer.
+async fn list(client: &Client, which: &Which) -> Result<Found, Failure> {
+    let mut found = look::<ClientList>(client, &which.request()).await?;
     found.silent.extend(lost(client).await?);
     Ok(found)
 }
 
 /// Asks the nodes that the cluster hears of.
-async fn look(client: &Client, method: &str, arguments: &Value) -> Result<Found, Failure> {
+async fn look<M>(client: &Client, request: &M::Request) -> Result<Found, Failure>
+where
+    M: Method<Answer = ClientReport>,
+{
     let view = client.refresh(Some(&[])).await?;
     let mut found = Found::default();
     for node in view.brokers.keys().copied() {
-        match admin::call_node(client, node, method, arguments).await {
-            Ok(answer) => {
-                let Report { node, clients } = serde_json::from_value(answer).map_err(|error| {
-                    let answer = format!("the answer of node {node} to {method}");
-                    Failure::Invalid(format!("{answer} is not of this version: {error}"))
-                })?;
-                found.clients.extend(clients.into_iter().map(|it| Connection { node, ..it }));
+        match api::call_node::<M>(client, node, request).await {
+            Ok(ClientReport { node, clients }) => {
+                let of_node = |connection| Connected { node, connection };
+                found.clients.extend(clients.into_iter().map(of_node));
             }
+            Err(error @ Failure::Invalid(_)) => return Err(error),
             Err(error) if is_denied(&error) => return Err(error),
             Err(error) => found.silent.push(Silent { node, error: error.to_string() }),
         }
     }
-    found.clients.sort_by_key(|it| (it.node, it.connection));
+    found.clients.sort_by_key(|it| (it.node, it.connection.connection));
     Ok(found)
 }
 
@@ -190,7 +210,7 @@ async fn lost(client: &Client) -> Result<Vec<Silent>, Failure> {
     let view = client.view();
     let is_known = |id: u32| i32::try_from(id).is_ok_and(|id| view.brokers.contains_key(&id));
     let lost = nodes.filter(|node| !is_known(node.id) && !node.is_alive());
-    let silent = |node: cluster::NodeStatus| {
+    let silent = |node: NodeStatus| {
         let error = "the cluster takes it for dead; its connections are not known".to_owned();
         i32::try_from(node.id).ok().map(|node| Silent { node, error })
     };
@@ -208,22 +228,17 @@ fn is_denied(error: &Failure) -> bool {
 }
 
 /// Closes connections, once that is meant; says which.
-async fn kick(client: &Client, which: &Which, consent: Consent) -> Result<Value, Failure> {
-    let mut arguments = json!(which);
-    arguments["dry_run"] = true.into();
-    let mut found = look(client, "client.kick", &arguments).await?;
+async fn kick(client: &Client, which: &Which, consent: Consent) -> Result<Kicked, Failure> {
+    let mut found = look::<ClientKick>(client, &which.kick(true)).await?;
     let is_done = match found.clients.is_empty() || consent.is_given() {
         true => !consent.dry_run,
         false => consent.ask(&loss(&found))? == Consented::Yes,
     };
     if is_done {
-        arguments["dry_run"] = false.into();
-        found = look(client, "client.kick", &arguments).await?;
+        found = look::<ClientKick>(client, &which.kick(false)).await?;
     }
     found.silent.extend(lost(client).await?);
-    let mut shown = json!(found);
-    shown["dry_run"] = json!(!is_done);
-    Ok(shown)
+    Ok(Kicked { found, dry_run: !is_done })
 }
 
 fn loss(found: &Found) -> String {
@@ -233,22 +248,18 @@ fn loss(found: &Found) -> String {
     format!("{count} connections to nodes {nodes} are closed, and their clients may connect again")
 }
 
-fn render_kicked(shown: &Value) -> String {
-    let rows = |name: &str| shown[name].as_array().cloned().unwrap_or_default();
-    let mut by_node = BTreeMap::<u64, usize>::new();
-    for client in rows("clients") {
-        *by_node.entry(client["node"].as_u64().unwrap_or_default()).or_default() += 1;
+fn render_kicked(kicked: &Kicked) -> String {
+    let mut by_node = BTreeMap::<u32, usize>::new();
+    for client in &kicked.found.clients {
+        *by_node.entry(client.node).or_default() += 1;
     }
-    let done = if shown["dry_run"] == true { "would be closed" } else { "closed" };
+    let done = if kicked.dry_run { "would be closed" } else { "closed" };
     let mut text: String =
         by_node.iter().map(|(node, count)| format!("node {node}: {count} {done}\n")).collect();
     if by_node.is_empty() {
-        text.push_str("no connection fits\n");
+        text.push_str(&format!("{NOTHING_FITS}\n"));
     }
-    for silent in rows("silent") {
-        text.push_str(&format!("node {}: no answer: {}\n", silent["node"], silent["error"]));
-    }
-    text
+    text + &render_silent(&kicked.found)
 }
 
 fn render(found: &Found, now_ms: i64) -> String {
@@ -265,9 +276,9 @@ fn render(found: &Found, now_ms: i64) -> String {
         "IN",
         "OUT",
     ]);
-    for client in &found.clients {
+    for Connected { node, connection: client } in &found.clients {
         table.row([
-            client.node.to_string(),
+            node.to_string(),
             client.address.clone(),
             listener(client),
             if client.tls { "yes" } else { "no" }.to_owned(),
@@ -290,11 +301,11 @@ fn render_silent(found: &Found) -> String {
 
 fn describe(found: &Found, now_ms: i64) -> String {
     let mut text = String::new();
-    for client in &found.clients {
+    for Connected { node, connection: client } in &found.clients {
         let mechanism = client.mechanism.clone().unwrap_or_else(|| "-".to_owned());
         for (name, value) in [
             ("client id", or_none(&client.client_id)),
-            ("node", client.node.to_string()),
+            ("node", node.to_string()),
             ("connection", client.connection.to_string()),
             ("address", client.address.clone()),
             ("listener", listener(client)),
@@ -313,7 +324,7 @@ fn describe(found: &Found, now_ms: i64) -> String {
         text.push('\n');
     }
     if found.clients.is_empty() {
-        text.push_str("no connection has this client id\n");
+        text.push_str("no node that answers has it\n");
     }
     text + &render_silent(found)
 }
@@ -342,9 +353,8 @@ fn software(client: &Connection) -> String {
 }
 
 #[cfg(test)]
-fn connection(node: u32, connection: u64, client_id: &str, bytes: u64) -> Connection {
-    Connection {
-        node,
+fn connected(node: u32, connection: u64, client_id: &str, bytes: u64) -> Connected {
+    let connection = Connection {
         connection,
         address: "10.0.0.1:4".to_owned(),
         listener: None,
@@ -360,7 +370,9 @@ fn connection(node: u32, connection: u64, client_id: &str, bytes: u64) -> Connec
         received_bytes: bytes,
         sent_bytes: 2 * bytes,
         throttled_ms: 0,
-    }
+        besides: meridian_admin_api::Besides::new(),
+    };
+    Connected { node, connection }
 }
 
 #[cfg(test)]
@@ -370,7 +382,7 @@ mod tests {
     #[test]
     fn connections_are_shown_with_their_client_and_software() {
         let silent = vec![Silent { node: 3, error: "it is down".to_owned() }];
-        let found = Found { clients: vec![connection(1, 7, "", 100)], silent };
+        let found = Found { clients: vec![connected(1, 7, "", 100)], silent };
         let text = render(&found, 61_500);
         let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
         let row = "1 10.0.0.1:4 - yes User:al - librdkafka 2.11 60 10 100 200";
@@ -382,13 +394,21 @@ mod tests {
 
     #[test]
     fn what_is_closed_is_said_by_node() {
-        let clients = vec![connection(1, 7, "a", 1), connection(2, 7, "a", 1)];
+        let clients = vec![connected(1, 7, "a", 1), connected(2, 7, "a", 1)];
         let found = Found { clients, silent: Vec::new() };
         assert!(loss(&found).starts_with("2 connections to nodes 1, 2 are closed"));
-        let mut shown = json!(found);
-        shown["dry_run"] = false.into();
-        assert_eq!(render_kicked(&shown), "node 1: 1 closed\nnode 2: 1 closed\n");
-        let none = json!({ "clients": [], "silent": [], "dry_run": true });
+        let kicked = Kicked { found, dry_run: false };
+        assert_eq!(render_kicked(&kicked), "node 1: 1 closed\nnode 2: 1 closed\n");
+        let none = Kicked { found: Found::default(), dry_run: true };
         assert_eq!(render_kicked(&none), "no connection fits\n");
+    }
+
+    #[test]
+    fn a_client_of_a_node_that_is_silent_is_not_called_missing() {
+        let silent = vec![Silent { node: 3, error: "it is down".to_owned() }];
+        let found = Found { clients: Vec::new(), silent };
+        let text = describe(&found, 0);
+        assert_eq!(text, "no node that answers has it\nnode 3 does not answer: it is down\n");
+        assert_eq!(found.exit(), Exit::Degraded);
     }
 }

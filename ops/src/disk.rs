@@ -6,14 +6,17 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use meridian_admin_api::NoArguments;
+use meridian_admin_api::disk::{Scrub, ScrubState, Standing, Status};
+use meridian_admin_api::methods::{DiskScrub, DiskStatus};
+use serde::Serialize;
 
-use crate::client::{Client, admin, clock};
+use crate::client::{Client, api, clock};
 use crate::cluster;
 use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::node::lifecycle::{self, Lifecycle};
-use crate::output::{self, Table};
+use crate::output::{self, Table, or_none};
 use crate::target::Target;
 
 /// How often a running scrub is looked at.
@@ -167,25 +170,24 @@ pub(crate) async fn run(disk: Disk) -> Result<Exit, Failure> {
         Command::List => {
             let disks = list(&client).await?;
             output::print(target.output, &disks, |disks| render(disks, clock::wall_time_ms()))?;
-            Ok(if disks.iter().all(is_well) { Exit::Ok } else { Exit::Degraded })
+            Ok(if disks.iter().all(Listed::is_well) { Exit::Ok } else { Exit::Degraded })
         }
         Command::Status { which } => {
             let status = status(&client, which.node()).await?;
             output::print(target.output, &status, crate::node::render)?;
-            Ok(if is_well(&status) { Exit::Ok } else { Exit::Degraded })
+            Ok(if is_readable(&status) { Exit::Ok } else { Exit::Degraded })
         }
         Command::Scrub { which, now, wait } => {
             let node = which.node();
             let before = status(&client, node).await?;
-            let arguments = json!({ "now": now });
-            let mut after = admin::call_node(&client, node, "disk.scrub", &arguments).await?;
+            let mut after = api::call_node::<DiskScrub>(&client, node, &Scrub { now }).await?;
             let mut leaders = Leaders::default();
             while wait && !(is_done(&before, &after) && leaders.are_done(&after, clock::now())) {
                 tokio::time::sleep(LOOK_EVERY).await;
                 after = status(&client, node).await?;
             }
             output::print(target.output, &after, crate::node::render)?;
-            Ok(if !wait || is_well(&after) { Exit::Ok } else { Exit::Degraded })
+            Ok(if !wait || is_readable(&after) { Exit::Ok } else { Exit::Degraded })
         }
         Command::Drain { disk: DiskName(id), wait } => {
             live(&client, target, Lifecycle::Drain { id, wait }).await
@@ -210,39 +212,74 @@ async fn live(client: &Client, target: Target, command: Lifecycle) -> Result<Exi
     Ok(Exit::Ok)
 }
 
-async fn status(client: &Client, node: i32) -> Result<Value, Failure> {
-    admin::call_node(client, node, "disk.status", &json!({})).await
+async fn status(client: &Client, node: i32) -> Result<Status, Failure> {
+    api::call_node::<DiskStatus>(client, node, &NoArguments {}).await
+}
+
+/// A disk, and where it is.
+#[derive(Debug, Serialize)]
+struct Listed {
+    disk: String,
+    dc: String,
+    rack: String,
+    group: Option<u32>,
+    slot: Option<usize>,
+    #[serde(flatten)]
+    said: Said,
+}
+
+/// What a node says of its disk.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Said {
+    Status(Box<Status>),
+    /// It does not answer.
+    Nothing {
+        node: i32,
+        error: String,
+    },
+}
+
+impl Listed {
+    fn is_well(&self) -> bool {
+        match &self.said {
+            Said::Status(status) => {
+                let counts = self.slot.is_none() || status.standing == Standing::Good;
+                counts && is_readable(status)
+            }
+            Said::Nothing { .. } => false,
+        }
+    }
 }
 
 /// What every node with a slot says of its disk; for one that does not answer, why.
-async fn list(client: &Client) -> Result<Vec<Value>, Failure> {
+async fn list(client: &Client) -> Result<Vec<Listed>, Failure> {
     let mut disks = Vec::new();
     for node in cluster::ask(client).await?.nodes {
         let Ok(id) = i32::try_from(node.id) else { continue };
-        let mut disk = match status(client, id).await {
-            Ok(disk) => disk,
+        let said = match status(client, id).await {
+            Ok(status) => Said::Status(Box::new(status)),
             Err(_) if node.slot.is_none() => continue,
-            Err(error) => json!({ "node": id, "error": error.to_string() }),
+            Err(error) => Said::Nothing { node: id, error: error.to_string() },
         };
-        if let Value::Object(fields) = &mut disk {
-            fields.insert("disk".to_owned(), DiskName(node.id).to_string().into());
-            fields.insert("dc".to_owned(), node.dc.into());
-            fields.insert("rack".to_owned(), node.rack.into());
-            fields.insert("group".to_owned(), node.group.into());
-            fields.insert("slot".to_owned(), node.slot.into());
-        }
-        disks.push(disk);
+        disks.push(Listed {
+            disk: DiskName(node.id).to_string(),
+            dc: node.dc,
+            rack: node.rack,
+            group: node.group,
+            slot: node.slot,
+            said,
+        });
     }
     Ok(disks)
 }
 
 /// Whether a pass has ended since `before`, and its repairs too, as far as they can.
-fn is_done(before: &Value, after: &Value) -> bool {
-    let passes = |status: &Value| status["scrub"]["passes"].as_u64();
+fn is_done(before: &Status, after: &Status) -> bool {
     // Damage that nobody can mend keeps its file.
-    let is_emptying = after["emptying"] == true && after["unreadable"] == 0;
-    let is_idle = after["scrub"]["state"] == "idle" && after["mending"] != true && !is_emptying;
-    is_idle && passes(after) > passes(before)
+    let is_emptying = after.emptying && after.unreadable == 0;
+    let is_idle = after.scrub.state == ScrubState::Idle && !after.mending && !is_emptying;
+    is_idle && after.scrub.passes > before.scrub.passes
 }
 
 /// The leaders that make damaged parts of stripes again. What nobody can make again stays damaged: as long as it
@@ -250,13 +287,13 @@ fn is_done(before: &Value, after: &Value) -> bool {
 #[derive(Debug, Default)]
 struct Leaders {
     /// How much was damaged, and since when it has been so much.
-    left: Option<(u64, Instant)>,
+    left: Option<(u32, Instant)>,
 }
 
 impl Leaders {
     /// Whether nothing is left for them, or they do not get on.
-    fn are_done(&mut self, disk: &Value, now: Instant) -> bool {
-        let unreadable = disk["unreadable"].as_u64().unwrap_or(0);
+    fn are_done(&mut self, disk: &Status, now: Instant) -> bool {
+        let unreadable = disk.unreadable;
         let since = match self.left {
             Some((before, since)) if before == unreadable => since,
             _ => now,
@@ -266,72 +303,73 @@ impl Leaders {
     }
 }
 
-fn is_well(disk: &Value) -> bool {
-    let counts = disk["slot"].is_null() || disk["standing"] == "Good";
-    disk["error"].is_null() && counts && disk["unreadable"] == 0
+/// Whether all of a disk can be read.
+fn is_readable(disk: &Status) -> bool {
+    disk.unreadable == 0
 }
 
-fn render(disks: &[Value], now_ms: i64) -> String {
-    let mut table = Table::new(&[
-        "DISK",
-        "DC",
-        "RACK",
-        "GROUP",
-        "SLOT",
-        "STANDING",
-        "MOUNTED AS",
-        "USED",
-        "LIVE",
-        "FREE",
-        "ON FAST",
-        "ON CAPACITY",
-        "CORRUPT",
-        "REPAIRED",
-        "UNREADABLE",
-        "SCRUB",
-        "LAST SCRUB",
-    ]);
+const COLUMNS: [&str; 17] = [
+    "DISK",
+    "DC",
+    "RACK",
+    "GROUP",
+    "SLOT",
+    "STANDING",
+    "MOUNTED AS",
+    "USED",
+    "LIVE",
+    "FREE",
+    "ON FAST",
+    "ON CAPACITY",
+    "CORRUPT",
+    "REPAIRED",
+    "UNREADABLE",
+    "SCRUB",
+    "LAST SCRUB",
+];
+
+fn render(disks: &[Listed], now_ms: i64) -> String {
+    let mut table = Table::new(&COLUMNS);
     for disk in disks {
-        let text = |value: &Value| match value {
-            Value::Null => "-".to_owned(),
-            Value::String(text) => text.clone(),
-            value => value.to_string(),
-        };
-        let scrub = &disk["scrub"];
-        let running = scrub["state"] == "running";
-        let progress = format!("file {} of {}", text(&scrub["file"]), text(&scrub["last_file"]));
-        let standing = if disk["error"].is_null() { &disk["standing"] } else { &disk["error"] };
-        let ended = scrub["ended_at_ms"].as_i64().map(|ended_ms| ago(now_ms - ended_ms));
-        table.cells(vec![
-            text(&disk["disk"]),
-            text(&disk["dc"]),
-            text(&disk["rack"]),
-            text(&disk["group"]),
-            text(&disk["slot"]),
-            text(standing),
-            mounted_as(&disk["mounted_as"]),
-            text(&disk["used_bytes"]),
-            text(&disk["live_bytes"]),
-            text(&disk["free_bytes"]),
-            text(&disk["tiers"]["fast_used_bytes"]),
-            text(&disk["tiers"]["capacity_used_bytes"]),
-            text(&disk["corrupt"]),
-            text(&disk["repaired"]),
-            text(&disk["unreadable"]),
-            if running { progress } else { text(&scrub["state"]) },
-            ended.unwrap_or_else(|| "-".to_owned()),
-        ]);
+        let mut cells = vec![
+            disk.disk.clone(),
+            disk.dc.clone(),
+            disk.rack.clone(),
+            or_none(disk.group),
+            or_none(disk.slot),
+        ];
+        match &disk.said {
+            Said::Status(status) => cells.extend(status_cells(status, now_ms)),
+            Said::Nothing { error, .. } => {
+                cells.push(error.clone());
+                cells.resize(COLUMNS.len(), "-".to_owned());
+            }
+        }
+        table.cells(cells);
     }
     table.render()
 }
 
-/// What a disk was found to be when its node started.
-fn mounted_as(found: &Value) -> String {
-    match (found.as_str(), &found["of-node"]) {
-        (Some(found), _) => found.to_owned(),
-        (None, Value::Null) => "-".to_owned(),
-        (None, node) => format!("disk of node {node}"),
-    }
+fn status_cells(status: &Status, now_ms: i64) -> [String; 12] {
+    let scrub = &status.scrub;
+    let scrubbing = match scrub.state {
+        ScrubState::Running => format!("file {} of {}", scrub.file, scrub.last_file),
+        _ => scrub.state.to_string(),
+    };
+    [
+        status.standing.to_string(),
+        or_none(status.mounted_as.as_ref()),
+        status.used_bytes.to_string(),
+        status.live_bytes.to_string(),
+        status.free_bytes.to_string(),
+        or_none(status.tiers.as_ref().map(|tiers| tiers.fast_used_bytes)),
+        or_none(status.tiers.as_ref().map(|tiers| tiers.capacity_used_bytes)),
+        status.corrupt.to_string(),
+        status.repaired.to_string(),
+        status.unreadable.to_string(),
+        scrubbing,
+        ago(now_ms - scrub.ended_at_ms),
+    ]
 }
 
 fn ago(past_ms: i64) -> String {
@@ -345,40 +383,81 @@ fn ago(past_ms: i64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use meridian_admin_api::Besides;
+    use meridian_admin_api::disk::{MountedAs, ScrubProgress};
+
     use super::*;
 
-    fn disk(standing: &str, passes: u64, state: &str, unreadable: u64) -> Value {
-        json!({
-            "disk": "4/disk", "node": 4, "dc": "B", "rack": "B1", "group": 2, "slot": 3, "standing": standing,
-            "used_bytes": 100, "live_bytes": 60, "free_bytes": 900,
-            "corrupt": 2, "repaired": 1, "unreadable": unreadable, "mending": unreadable == 2,
-            "scrub": {"state": state, "file": 2, "last_file": 7, "passes": passes,
-                "ended_at_ms": 1_000},
-        })
+    fn status(standing: Standing, passes: u64, state: ScrubState, unreadable: u32) -> Status {
+        Status {
+            node: 4,
+            standing,
+            mounted_as: None,
+            incarnation: 1,
+            mount_epoch: 1,
+            used_bytes: 100,
+            live_bytes: 60,
+            free_bytes: 900,
+            corrupt: 2,
+            repaired: 1,
+            unreadable,
+            mending: unreadable == 2,
+            emptying: false,
+            scrub: ScrubProgress {
+                state,
+                file: 2,
+                last_file: 7,
+                checked_bytes: 0,
+                passes,
+                began_at_ms: None,
+                ended_at_ms: 1_000,
+                due_at_ms: None,
+                besides: Besides::new(),
+            },
+            tiers: None,
+            besides: Besides::new(),
+        }
+    }
+
+    fn good(passes: u64, state: ScrubState, unreadable: u32) -> Status {
+        status(Standing::Good, passes, state, unreadable)
+    }
+
+    fn listed(said: Said) -> Listed {
+        let (disk, dc, rack) = ("4/disk".to_owned(), "B".to_owned(), "B1".to_owned());
+        Listed { disk, dc, rack, group: Some(2), slot: Some(3), said }
+    }
+
+    fn silent() -> Listed {
+        listed(Said::Nothing { node: 4, error: "refused".to_owned() })
     }
 
     #[test]
     fn a_disk_is_well_if_it_counts_and_all_of_it_can_be_read() {
-        assert!(is_well(&disk("Good", 0, "idle", 0)));
-        assert!(!is_well(&disk("LostData", 0, "idle", 0)));
-        assert!(!is_well(&disk("Good", 0, "idle", 1)));
-        assert!(!is_well(&json!({"node": 4, "error": "refused"})));
+        let is_well = |it: Status| listed(Said::Status(Box::new(it))).is_well();
+        assert!(is_well(good(0, ScrubState::Idle, 0)));
+        assert!(!is_well(status(Standing::LostData, 0, ScrubState::Idle, 0)));
+        assert!(!is_well(good(0, ScrubState::Idle, 1)));
+        assert!(!silent().is_well());
+        let spare = status(Standing::NotMember, 0, ScrubState::Idle, 0);
+        let spare = Listed { slot: None, ..listed(Said::Status(Box::new(spare))) };
+        assert!(spare.is_well());
     }
 
     #[test]
     fn a_scrub_is_done_when_its_pass_and_its_repairs_are() {
-        let before = disk("Good", 3, "idle", 0);
-        assert!(!is_done(&before, &disk("Good", 3, "running", 0)));
-        assert!(!is_done(&before, &disk("Good", 4, "idle", 2)), "it is still mending");
-        assert!(is_done(&before, &disk("Good", 4, "idle", 0)));
-        assert!(is_done(&before, &disk("Good", 4, "idle", 1)), "nobody can mend it");
+        let before = good(3, ScrubState::Idle, 0);
+        assert!(!is_done(&before, &good(3, ScrubState::Running, 0)));
+        assert!(!is_done(&before, &good(4, ScrubState::Idle, 2)), "it is still mending");
+        assert!(is_done(&before, &good(4, ScrubState::Idle, 0)));
+        assert!(is_done(&before, &good(4, ScrubState::Idle, 1)), "nobody can mend it");
     }
 
     #[test]
     fn a_scrub_is_not_done_while_leaders_get_on() {
         let (begun, mut leaders) = (clock::now(), Leaders::default());
         let at = |seconds| begun + Duration::from_secs(seconds);
-        let left = |unreadable| disk("Good", 4, "idle", unreadable);
+        let left = |unreadable| good(4, ScrubState::Idle, unreadable);
         assert!(!leaders.are_done(&left(3), at(0)));
         assert!(!leaders.are_done(&left(3), at(59)));
         assert!(!leaders.are_done(&left(1), at(61)), "they made two again");
@@ -399,14 +478,15 @@ mod tests {
 
     #[test]
     fn the_list_says_how_far_a_scrub_is() {
-        let text = render(&[disk("Good", 0, "running", 0)], 601_000);
+        let of = |it: Status| listed(Said::Status(Box::new(it)));
+        let text = render(&[of(good(0, ScrubState::Running, 0))], 601_000);
         assert!(text.contains("file 2 of 7") && text.contains("10 min ago"), "{text}");
         let row: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().take(5).collect();
         assert_eq!(row, ["4/disk", "B", "B1", "2", "3"], "{text}");
-        let mut borrowed = disk("LostData", 0, "idle", 0);
-        borrowed["mounted_as"] = json!({ "of-node": 9 });
-        assert!(render(&[borrowed], 0).contains("disk of node 9"));
-        let text = render(&[json!({"node": 5, "error": "refused"})], 0);
+        let mut borrowed = status(Standing::LostData, 0, ScrubState::Idle, 0);
+        borrowed.mounted_as = Some(MountedAs::OfNode(9));
+        assert!(render(&[of(borrowed)], 0).contains("disk of node 9"));
+        let text = render(&[silent()], 0);
         assert!(text.contains("refused"), "{text}");
     }
 

@@ -104,7 +104,6 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use meridian_client::security::Security;
-    use serde_json::Value;
 
     use super::*;
     use crate::cert::{CA_DAYS, make_authority};
@@ -128,7 +127,7 @@ mod tests {
                 _ => read_option(&mut options, &name, &value, Path::new("")).unwrap(),
             }
         }
-        let text = |(name, value): (String, Value)| (name, value.as_str().unwrap().to_owned());
+        let text = |(name, value): (String, Option<String>)| (name, value.unwrap());
         let options: BTreeMap<String, String> = options.into_iter().map(text).collect();
         assert_eq!(options["sasl.username"], ADMIN);
         assert_eq!(options["sasl.password"], admin.password);

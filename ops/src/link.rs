@@ -4,14 +4,20 @@ mod grants;
 mod options;
 
 use clap::{ArgGroup, Args, Subcommand};
-use serde_json::{Value, json};
+use meridian_admin_api::link::{
+    Alter, BrokerReport, Create, LinkReport, Reached, ResealReport, Resealed, Traffic,
+};
+use meridian_admin_api::methods::{
+    LinkAlter, LinkCreate, LinkDelete, LinkList, LinkReseal, LinkTest, LinkTraffic,
+};
+use meridian_admin_api::{NoArguments, OfLink};
+use serde::Serialize;
 
 use self::options::Options;
-use crate::client::{Client, admin};
+use crate::client::{Client, api};
 use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
-use crate::mirror::from_all_nodes;
-use crate::output::{self, Table};
+use crate::output::{self, Table, or_none};
 use crate::target::Target;
 
 /// Manage links to other clusters, from which topics are mirrored
@@ -117,155 +123,163 @@ enum Command {
     },
 }
 
+/// A link, and what has come over it to all nodes together.
+#[derive(Debug, Serialize)]
+struct Described {
+    #[serde(flatten)]
+    link: LinkReport,
+    #[serde(flatten)]
+    traffic: Option<Total>,
+}
+
+/// Nodes of an older build do not say it.
+#[derive(Debug, Default, Serialize)]
+struct Total {
+    fetched_bytes: u64,
+    wire_bytes: u64,
+}
+
 /// Runs the command.
 pub(crate) async fn run(link: Link) -> Result<Exit, Failure> {
     let Link { target, command } = link;
     let client = target.connect().await?;
-    let (method, arguments) = match &command {
-        Command::Create { name, source, bytes_per_second, options } => (
-            "link.create",
-            json!({
-                "link": name,
-                "bootstrap": source,
-                "bytes_per_second_max": bytes_per_second,
-                "options": options.read()?,
-            }),
-        ),
-        Command::List => ("link.list", json!({})),
+    let links = match command {
+        Command::Create { name, source, bytes_per_second, options } => {
+            let request = Create {
+                link: name,
+                bootstrap: source,
+                bytes_per_second_max: bytes_per_second,
+                options: options.read()?,
+            };
+            vec![api::command::<LinkCreate>(&client, &request).await?]
+        }
+        Command::List => api::call::<LinkList>(&client, &NoArguments {}).await?,
         Command::Describe { name } => {
-            let mut link = find(&client, name).await?;
-            add_traffic(&client, &mut link).await;
-            output::print(target.output, &json!([link]), |links| {
-                let link = &links[0];
-                let more = [render_traffic(link), render_carried(link), render_options(links)];
-                format!("{}{}", render(links), more.concat())
-            })?;
+            let link = find(&client, &name).await?;
+            let traffic = traffic(&client, &name).await;
+            output::print(target.output, &[Described { link, traffic }], |[it]| describe(it))?;
             return Ok(Exit::Ok);
         }
         Command::Test { name } => return test(&client, &target, name).await,
-        Command::Alter { name, source, bytes_per_second, options } => (
-            "link.alter",
-            json!({
-                "link": name,
-                "bootstrap": source,
-                "bytes_per_second_max": bytes_per_second,
-                "options": options.read()?,
-            }),
-        ),
+        Command::Alter { name, source, bytes_per_second, options } => {
+            let request = Alter {
+                link: name,
+                bootstrap: source,
+                bytes_per_second_max: bytes_per_second,
+                is_paused: None,
+                options: options.read()?,
+            };
+            vec![api::command::<LinkAlter>(&client, &request).await?]
+        }
         Command::Reseal => return reseal(&client, &target).await,
         Command::Grant(command) => return grants::run(&client, &target, command).await,
-        Command::Pause { name } => ("link.alter", json!({"link": name, "is_paused": true})),
-        Command::Resume { name } => ("link.alter", json!({"link": name, "is_paused": false})),
+        Command::Pause { name } => vec![pause(&client, name, true).await?],
+        Command::Resume { name } => vec![pause(&client, name, false).await?],
         Command::Delete { name, consent } => {
-            let link = find(&client, name).await?;
-            let source = cell(&link["bootstrap"]);
+            let link = find(&client, &name).await?;
             let loss = format!(
-                "link {name} to {source} is deleted with its options, secrets and rules; its groups, quotas, \
-                 access rules and users follow no more"
+                "link {name} to {} is deleted with its options, secrets and rules; its groups, quotas, access rules \
+                 and users follow no more",
+                link.bootstrap
             );
             if !consent.ask_or_show(target.output, &loss)? {
                 return Ok(Exit::Ok);
             }
-            ("link.delete", json!({"link": name}))
+            vec![api::command::<LinkDelete>(&client, &OfLink { link: name }).await?]
         }
     };
-    let answer = match command {
-        Command::List => admin::call(&client, method, &arguments).await?,
-        _ => json!([admin::command(&client, method, &arguments).await?]),
-    };
-    output::print(target.output, &answer, render)?;
+    output::print(target.output, &links, |links| render(links))?;
     Ok(Exit::Ok)
 }
 
+async fn pause(client: &Client, link: String, is_paused: bool) -> Result<LinkReport, Failure> {
+    let request = Alter { link, is_paused: Some(is_paused), ..Alter::default() };
+    api::command::<LinkAlter>(client, &request).await
+}
+
 /// A link by its name.
-pub(crate) async fn find(client: &Client, name: &str) -> Result<Value, Failure> {
-    let links = admin::call(client, "link.list", &json!({})).await?;
-    let found = links.as_array().and_then(|links| links.iter().find(|it| it["link"] == name));
+pub(crate) async fn find(client: &Client, name: &str) -> Result<LinkReport, Failure> {
+    let links = api::call::<LinkList>(client, &NoArguments {}).await?;
     let unknown = || {
         Failure::Invalid(format!("link {name} does not exist; `meridian link list` shows which do"))
     };
-    found.cloned().ok_or_else(unknown)
+    links.into_iter().find(|it| it.link == name).ok_or_else(unknown)
 }
 
-/// Adds what has come over a link to all nodes together. Nodes of an older binary do not tell.
-async fn add_traffic(client: &Client, link: &mut Value) {
-    let Ok(told) = from_all_nodes(client, "link.traffic").await else { return };
-    for name in ["fetched_bytes", "wire_bytes"] {
-        let of_link = told.iter().filter(|it| it["link"] == link["link"]);
-        link[name] = of_link.filter_map(|it| it[name].as_u64()).sum::<u64>().into();
-    }
+/// What has come over a link to all nodes together.
+async fn traffic(client: &Client, name: &str) -> Option<Total> {
+    let told = api::call_all::<LinkTraffic, _>(client).await.ok()?;
+    let add = |total: Total, it: &Traffic| Total {
+        fetched_bytes: total.fetched_bytes + it.fetched_bytes,
+        wire_bytes: total.wire_bytes + it.wire_bytes,
+    };
+    Some(told.iter().filter(|it| it.link == name).fold(Total::default(), add))
 }
 
 async fn reseal(client: &Client, target: &Target) -> Result<Exit, Failure> {
-    let report = admin::command(client, "link.reseal", &json!({})).await?;
+    let report = api::command::<LinkReseal>(client, &NoArguments {}).await?;
     output::print(target.output, &report, |report| {
         let mut table = Table::new(&["LINK", "SECRETS"]);
-        for link in report.as_array().into_iter().flatten() {
-            table.row([cell(&link["link"]), cell(&link["result"])]);
+        for ResealReport { link, result, .. } in report {
+            table.row([link.clone(), result.to_string()]);
         }
         table.render()
     })?;
-    let is_sealed = |link: &Value| link["result"] == "sealed" || link["result"] == "as it was";
-    let all = report.as_array().is_some_and(|links| links.iter().all(is_sealed));
+    let all = report.iter().all(|link| !matches!(link.result, Resealed::Failed(_)));
     Ok(if all { Exit::Ok } else { Exit::Degraded })
 }
 
-async fn test(client: &Client, target: &Target, name: &str) -> Result<Exit, Failure> {
-    let report = admin::command(client, "link.test", &json!({"link": name})).await?;
+async fn test(client: &Client, target: &Target, name: String) -> Result<Exit, Failure> {
+    let report = api::command::<LinkTest>(client, &OfLink { link: name }).await?;
     output::print(target.output, &report, |report| {
         let mut table = Table::new(&["BROKER", "ADDRESS", "RESULT"]);
-        for broker in report["brokers"].as_array().into_iter().flatten() {
-            table.row([cell(&broker["id"]), cell(&broker["address"]), cell(&broker["result"])]);
+        for BrokerReport { id, address, result, .. } in &report.brokers {
+            table.row([id.to_string(), address.clone(), result.to_string()]);
         }
-        let expected = match report["is_expected_cluster"] == true {
+        let expected = match report.is_expected_cluster {
             true => "as expected",
             false => "NOT the cluster that the link is to",
         };
-        format!(
-            "source cluster {}: {expected}\n{}",
-            cell(&report["source_cluster"]),
-            table.render()
-        )
+        format!("source cluster {}: {expected}\n{}", report.source_cluster, table.render())
     })?;
-    let brokers = report["brokers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_well = report["is_expected_cluster"] == true
-        && brokers.iter().all(|broker| broker["result"] == "ok");
-    Ok(if is_well { Exit::Ok } else { Exit::Degraded })
+    let answer = report.brokers.iter().all(|broker| broker.result == Reached::Ok);
+    Ok(if report.is_expected_cluster && answer { Exit::Ok } else { Exit::Degraded })
 }
 
-fn render(links: &Value) -> String {
+fn render<'l>(links: impl IntoIterator<Item = &'l LinkReport>) -> String {
     let header = ["LINK", "SOURCE", "SOURCE CLUSTER", "SECURITY", "STATE", "CAP B/S", "MIRRORS"];
     let mut table = Table::new(&header);
-    for link in links.as_array().into_iter().flatten() {
-        let state = if link["is_paused"] == true { "paused" } else { "active" };
+    for link in links {
+        let security = link.options.get("security.protocol").map_or("PLAINTEXT", String::as_str);
         table.row([
-            cell(&link["link"]),
-            cell(&link["bootstrap"]),
-            cell(&link["source_cluster"]),
-            link["options"]["security.protocol"].as_str().unwrap_or("PLAINTEXT").to_owned(),
-            state.to_owned(),
-            cell(&link["bytes_per_second_max"]),
-            cell(&link["mirrors"]),
+            link.link.clone(),
+            link.bootstrap.clone(),
+            link.source_cluster.clone(),
+            security.to_owned(),
+            if link.is_paused { "paused" } else { "active" }.to_owned(),
+            or_none(link.bytes_per_second_max),
+            link.mirrors.to_string(),
         ]);
     }
     table.render()
 }
 
+fn describe(described: &Described) -> String {
+    let Described { link, traffic } = described;
+    let traffic = traffic.as_ref().map(render_traffic).unwrap_or_default();
+    format!("{}{traffic}{}{}", render([link]), render_carried(link), render_options(link))
+}
+
 /// How much of what the source sends it compresses.
-fn render_traffic(link: &Value) -> String {
-    let (Some(fetched), Some(wire)) = (link["fetched_bytes"].as_u64(), link["wire_bytes"].as_u64())
-    else {
-        return String::new();
-    };
-    let percent =
-        (wire * 100).checked_div(fetched).map_or(String::new(), |it| format!(" ({it} %)"));
-    format!("\n{fetched} bytes of batches fetched, {wire} on the wire{percent}\n")
+fn render_traffic(Total { fetched_bytes, wire_bytes }: &Total) -> String {
+    let percent = (wire_bytes * 100).checked_div(*fetched_bytes);
+    let percent = percent.map_or(String::new(), |it| format!(" ({it} %)"));
+    format!("\n{fetched_bytes} bytes of batches fetched, {wire_bytes} on the wire{percent}\n")
 }
 
 /// How much here follows the source's, if anything does.
-fn render_carried(link: &Value) -> String {
-    let count = |name: &str| link[name].as_u64().unwrap_or_default();
-    match (count("carried_rules"), count("carried_users")) {
+fn render_carried(link: &LinkReport) -> String {
+    match (link.carried_rules, link.carried_users) {
         (0, 0) => String::new(),
         (rules, users) => {
             format!("\n{rules} access rules and {users} credentials of users are carried\n")
@@ -274,18 +288,8 @@ fn render_carried(link: &Value) -> String {
 }
 
 /// The options below the table, secrets hidden.
-fn render_options(links: &Value) -> String {
-    let options = links[0]["options"].as_object().into_iter().flatten();
-    let lines: Vec<String> =
-        options.map(|(name, value)| format!("{name}={}\n", cell(value))).collect();
-    if lines.is_empty() { String::new() } else { format!("\n{}", lines.concat()) }
-}
-
-/// A value as a cell of a table.
-pub(crate) fn cell(value: &Value) -> String {
-    match value {
-        Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
-        value => value.to_string(),
-    }
+fn render_options(link: &LinkReport) -> String {
+    let lines: String =
+        link.options.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    if lines.is_empty() { lines } else { format!("\n{lines}") }
 }

@@ -10,14 +10,16 @@ mod pause;
 mod rejoin;
 mod report;
 mod switchover;
+#[cfg(test)]
+mod testing;
 mod verify;
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use clap::{Args, Subcommand};
-use meridian_protocol::messages::MeridianAdminRequest;
-use serde_json::{Value, json};
+use meridian_admin_api::methods::{MirrorDropLease, MirrorList, MirrorPromote, MirrorResume};
+use meridian_admin_api::mirror::{MirrorReport, Promote};
+use meridian_admin_api::{NoArguments, OfTopic};
 
 use self::create::{Create, Forget, Rules};
 use self::failover::Failover;
@@ -27,10 +29,9 @@ use self::rejoin::{Failback, Rejoin};
 use self::report::{Forecast, Status};
 use self::switchover::Switchover;
 use self::verify::{Divergence, Repair, Verify};
-use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT, admin, clock};
+use crate::client::{Client, api, clock};
 use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
-use crate::link::cell;
 use crate::output::{self, Format, Table};
 use crate::target::Target;
 use crate::topic::manage;
@@ -169,57 +170,44 @@ enum Command {
 pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
     let Mirror { target, command } = mirror;
     let client = target.connect().await?;
-    let (method, arguments) = match command {
-        Command::Create(create) => return create.run(&client, target.output, render).await,
-        Command::Rules(rules) => return rules.run(&client, target.output).await,
-        Command::Forget(forget) => return forget.run(&client, target.output).await,
-        Command::Groups(groups) => return groups.run(&client, target.output).await,
-        Command::Verify(verify) => return verify.run(&client, target.output).await,
-        Command::Divergence(it) => return it.run(&client, target.output).await,
-        Command::Repair(repair) => return repair.run(&client, target.output, render).await,
+    let format = target.output;
+    let mirror = match command {
+        Command::Create(create) => return create.run(&client, format).await,
+        Command::Rules(rules) => return rules.run(&client, format).await,
+        Command::Forget(forget) => return forget.run(&client, format).await,
+        Command::Groups(groups) => return groups.run(&client, format).await,
+        Command::Verify(verify) => return verify.run(&client, format).await,
+        Command::Divergence(it) => return it.run(&client, format).await,
+        Command::Repair(repair) => return repair.run(&client, format).await,
         Command::List => {
-            let mirrors = admin::call(&client, "mirror.list", &json!({})).await?;
-            output::print(target.output, &mirrors, render)?;
+            let mirrors = api::call::<MirrorList>(&client, &NoArguments {}).await?;
+            output::print(format, &mirrors, |mirrors| render(mirrors))?;
             return Ok(Exit::Ok);
         }
         Command::Status { topic, watch } => {
-            return status(&client, target.output, topic.as_deref(), watch).await;
+            return status(&client, format, topic.as_deref(), watch).await;
         }
         Command::Delete { topic, consent } => {
             known(&client, &topic).await?;
             let more = "; its source keeps its own records";
-            manage::delete(&client, target.output, &topic, consent, more).await?;
+            manage::delete(&client, format, &topic, consent, more).await?;
             return Ok(Exit::Ok);
         }
         Command::DropLease { topic, consent } => {
-            let loss = format!(
-                "{topic} takes records without a lease: if its mirror was promoted, both sides take records and \
-                 diverge"
-            );
-            if !consent.ask_or_show(target.output, &loss)? {
-                return Ok(Exit::Ok);
-            }
-            let arguments = json!({"topic": topic});
-            let answer = admin::command(&client, "mirror.drop-lease", &arguments).await?;
-            output::print(target.output, &answer, |_| {
-                format!("{topic} takes records without a lease, until a mirror grants one\n")
-            })?;
-            return Ok(Exit::Ok);
+            return drop_lease(&client, format, topic, consent).await;
         }
-        Command::Pause { topic } => return pause::run(&client, target.output, &topic).await,
-        Command::Resume { topic } => ("mirror.resume", json!({"topic": topic})),
-        Command::Switchover(command) => {
-            return switchover::run(&client, target.output, command).await;
+        Command::Pause { topic } => return pause::run(&client, format, &topic).await,
+        Command::Resume { topic } => {
+            api::command::<MirrorResume>(&client, &OfTopic { topic }).await?
         }
-        Command::Failover(command) => {
-            return failover::run(&client, target.output, command).await;
-        }
-        Command::Rejoin(command) => return command.run(&client, target.output).await,
-        Command::Failback(command) => return command.run(&client, target.output).await,
+        Command::Switchover(command) => return switchover::run(&client, format, command).await,
+        Command::Failover(command) => return failover::run(&client, format, command).await,
+        Command::Rejoin(command) => return command.run(&client, format).await,
+        Command::Failback(command) => return command.run(&client, format).await,
         Command::Promote { topic, consent, accept_loss, force } => {
             let forecast = Forecast::of(&Status::ask(&client, Some(&topic)).await?, true);
             if consent.dry_run || forecast.is_risky() && !accept_loss {
-                output::print(target.output, &forecast, Forecast::render)?;
+                output::print(format, &forecast, Forecast::render)?;
                 return match consent.dry_run {
                     true => Ok(Exit::Ok),
                     false => Err(forecast.refusal(&topic)),
@@ -228,19 +216,37 @@ pub(crate) async fn run(mirror: Mirror) -> Result<Exit, Failure> {
             let lost = forecast.render().trim().replace('\n', "; ");
             consent
                 .ask(&format!("{topic} takes records and follows its source no more; {lost}"))?;
-            ("mirror.promote", json!({"topic": topic, "is_forced": force}))
+            api::command::<MirrorPromote>(&client, &Promote { topic, is_forced: force }).await?
         }
     };
-    let answer = json!([admin::command(&client, method, &arguments).await?]);
-    output::print(target.output, &answer, render)?;
+    output::print(format, &[mirror], |mirrors| render(mirrors))?;
+    Ok(Exit::Ok)
+}
+
+async fn drop_lease(
+    client: &Client,
+    format: Format,
+    topic: String,
+    consent: Consent,
+) -> Result<Exit, Failure> {
+    let loss = format!(
+        "{topic} takes records without a lease: if its mirror was promoted, both sides take records and diverge"
+    );
+    if !consent.ask_or_show(format, &loss)? {
+        return Ok(Exit::Ok);
+    }
+    let request = OfTopic { topic };
+    let done = api::command::<MirrorDropLease>(client, &request).await?;
+    output::print(format, &done, |_| {
+        format!("{} takes records without a lease, until a mirror grants one\n", request.topic)
+    })?;
     Ok(Exit::Ok)
 }
 
 /// Fails unless a mirror has this name.
 async fn known(client: &Client, topic: &str) -> Result<(), Failure> {
-    let mirrors = admin::call(client, "mirror.list", &json!({})).await?;
-    let is_it = |it: &Value| it["topic"] == topic;
-    match mirrors.as_array().is_some_and(|mirrors| mirrors.iter().any(is_it)) {
+    let mirrors = api::call::<MirrorList>(client, &NoArguments {}).await?;
+    match mirrors.iter().any(|it| it.topic == topic) {
         true => Ok(()),
         false => Err(no_mirror(topic)),
     }
@@ -274,38 +280,18 @@ async fn status(
     }
 }
 
-/// What every node answers to a method that gives a list. One that is down says nothing.
-pub(crate) async fn from_all_nodes(client: &Client, method: &str) -> Result<Vec<Value>, Failure> {
-    let view = client.refresh(Some(&[])).await?;
-    let mut all = Vec::new();
-    for node in view.brokers.keys() {
-        let Ok(connection) = client.node(*node, Lane::CONTROL).await else { continue };
-        let body = Bytes::from_static(b"{}");
-        let request = MeridianAdminRequest { method: method.into(), body };
-        let Ok(response) = connection.call(&request, REQUEST_TIMEOUT).await else { continue };
-        let what = || format!("{method} of node {node}");
-        ClientError::check(what, response.error_code, response.error_message.as_deref())?;
-        let said: Vec<Value> = serde_json::from_slice(&response.body).map_err(|error| {
-            Failure::Invalid(format!("the answer of node {node} is not of this version: {error}"))
-        })?;
-        all.extend(said);
-    }
-    Ok(all)
-}
-
-fn render(mirrors: &Value) -> String {
+fn render(mirrors: &[MirrorReport]) -> String {
     let mut table =
         Table::new(&["TOPIC", "LINK", "SOURCE TOPIC", "STAGE", "PARTITIONS", "IGNORED CONFIGS"]);
-    for mirror in mirrors.as_array().into_iter().flatten() {
-        let ignored: Vec<String> =
-            mirror["ignored_configs"].as_array().into_iter().flatten().map(cell).collect();
+    for mirror in mirrors {
+        let ignored = mirror.ignored_configs.join(",");
         table.row([
-            cell(&mirror["topic"]),
-            cell(&mirror["link"]),
-            cell(&mirror["source_topic"]),
-            cell(&mirror["stage"]),
-            cell(&mirror["partitions"]),
-            if ignored.is_empty() { "-".to_owned() } else { ignored.join(",") },
+            mirror.topic.clone(),
+            mirror.link.clone(),
+            mirror.source_topic.clone(),
+            mirror.stage.to_string(),
+            mirror.partitions.to_string(),
+            if ignored.is_empty() { "-".to_owned() } else { ignored },
         ]);
     }
     table.render()

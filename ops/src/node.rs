@@ -3,10 +3,14 @@
 pub(crate) mod lifecycle;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use meridian_admin_api::NoArguments;
+use meridian_admin_api::methods::NodeStatus;
+use meridian_admin_api::node::OwnStatus;
+use serde::Serialize;
+use serde_json::Value;
 
 use self::lifecycle::Lifecycle;
-use crate::client::{Client, admin};
+use crate::client::{Client, api};
 use crate::cluster;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Table};
@@ -60,14 +64,18 @@ pub(crate) async fn run(node: Node) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-async fn own_status(client: &Client, id: i32) -> Result<Value, Failure> {
+async fn own_status(client: &Client, id: i32) -> Result<OwnStatus, Failure> {
     client.refresh(Some(&[])).await?;
-    admin::call_node(client, id, "node.status", &json!({})).await
+    api::call_node::<NodeStatus>(client, id, &NoArguments {}).await
 }
 
-/// Any JSON as lines and tables: objects of plain values, and lists of such objects.
-pub(crate) fn render(status: &Value) -> String {
-    let Value::Object(fields) = status else { return format!("{status}\n") };
+/// All that is said of something as lines and tables: plain values, and lists of objects of such.
+pub(crate) fn render<T: Serialize>(said: &T) -> String {
+    serde_json::to_value(said).map_or_else(|error| format!("{error}\n"), |said| lines(&said))
+}
+
+fn lines(said: &Value) -> String {
+    let Value::Object(fields) = said else { return format!("{said}\n") };
     let mut plain = Table::new(&["", ""]);
     let mut text = String::new();
     for (name, value) in fields {

@@ -64,6 +64,11 @@ impl Table {
     }
 }
 
+/// A cell for what may not be known.
+pub(crate) fn or_none(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
 fn is_number(cell: &str) -> bool {
     cell == "-" || cell.parse::<f64>().is_ok()
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use clap::{Args, Subcommand};
+use meridian_admin_api::topic::Source;
 use serde::Serialize;
 
-use crate::client::sources::{self, Source};
+use crate::client::sources;
 use crate::client::{Client, ClientError};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};

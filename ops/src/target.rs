@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use meridian_client::security::Security;
-use serde_json::Value;
 
 use crate::client::Client;
 use crate::client_options::{BOOTSTRAP, pair, properties, read_option};
@@ -72,11 +71,8 @@ impl Target {
                 _ => read_option(&mut options, &name, &value, Path::new(""))?,
             }
         }
-        let text = |(name, value): (String, Value)| match value {
-            Value::String(value) => Some((name, value)),
-            _ => None,
-        };
-        let options = options.into_iter().filter_map(text).collect();
+        let given = |(name, value): (String, Option<String>)| Some((name, value?));
+        let options = options.into_iter().filter_map(given).collect();
         Ok((self.bootstrap.clone().unwrap_or(bootstrap), options))
     }
 }

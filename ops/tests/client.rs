@@ -95,6 +95,12 @@ fn clients_are_seen_by_name_and_closed() {
     assert!(listed.contains("User:ANONYMOUS  shop-7     shop 1.2"), "{listed}");
     let described = ok(&["client", "describe", "shop-7", "-b", at]);
     assert!(described.contains(&mine) && described.contains("shop 1.2"), "{described}");
+    let nobody = run(&["client", "list", "-b", at, "--address", "10.9.9.9"]);
+    assert_eq!(nobody.status.code(), Some(0));
+    assert_eq!(text(&nobody.stderr), "no connection fits\n");
+    let missing = run(&["client", "describe", "nope", "-b", at]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("no connection has the client id \"nope\""));
     let top = json(&["client", "top", "-b", at, "--interval", "1", "-o", "json"]);
     assert!(ids(&top).contains(&"shop-7"), "{top}");
 

@@ -119,19 +119,19 @@ fn what_is_removed_is_just_what_is_named() {
 
 #[test]
 fn a_decision_says_by_what() {
-    let decision = |allowed: bool, decided_by: &str, mode: &str| {
-        let rule = json!("ALLOW READ on TOPIC a to User:b from host *");
-        let decision =
-            json!({"allowed": allowed, "decided_by": decided_by, "rule": rule, "mode": mode});
-        render_decision(&decision)
+    let decision = |allowed: bool, decided_by: DecidedBy, mode: access::Mode| {
+        let rule = Some("ALLOW READ on TOPIC a to User:b from host *".to_owned());
+        let besides = meridian_admin_api::Besides::new();
+        render_decision(&Decision { allowed, decided_by, rule, mode, besides })
     };
+    use access::Mode::{Enforce, Report};
     assert_eq!(
-        decision(true, "rule", "enforce"),
+        decision(true, DecidedBy::Rule, Enforce),
         "ALLOWED by ALLOW READ on TOPIC a to User:b from host *\n"
     );
-    assert_eq!(decision(false, "nothing", "enforce"), "DENIED: nothing allows it\n");
+    assert_eq!(decision(false, DecidedBy::Nothing, Enforce), "DENIED: nothing allows it\n");
     assert_eq!(
-        decision(true, "super-user", "report"),
+        decision(true, DecidedBy::SuperUser, Report),
         "ALLOWED: it is a super user\nrules are not enforced: the mode is report\n"
     );
 }

@@ -1,20 +1,18 @@
-//! Managing topics, asking for offsets, calling operator methods.
+//! Managing topics, asking for offsets.
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use meridian_protocol::messages::{
     CreatableTopic, CreatableTopicConfig, CreatePartitionsRequest, CreatePartitionsTopic,
     CreateTopicsRequest, DeleteTopicState, DeleteTopicsRequest, DescribeConfigsRequest,
     DescribeConfigsResource, DescribedConfig, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource, IncrementalAlterableConfig, ListOffsetsPartition,
-    ListOffsetsRequest, ListOffsetsTopic, MeridianAdminRequest,
+    ListOffsetsRequest, ListOffsetsTopic,
 };
 use meridian_protocol::{ApiKey, ErrorCode, Str};
 
 use super::clock::Backoff;
 use super::{Client, ClientError, Lane, REQUEST_TIMEOUT};
-use crate::failure::Failure;
 
 /// The kind of resource that a topic is, for its configuration.
 const RESOURCE_TOPIC: i8 = 2;
@@ -234,69 +232,6 @@ async fn offsets_once(
         }
     }
     Ok(())
-}
-
-/// Calls an operator method that changes nothing. Arguments and result are JSON.
-pub(crate) async fn admin_query(
-    client: &Client,
-    method: &str,
-    arguments: &serde_json::Value,
-) -> Result<Bytes, ClientError> {
-    let request =
-        MeridianAdminRequest { method: method.into(), body: Bytes::from(arguments.to_string()) };
-    let response = client.query(&request).await?;
-    ClientError::check(
-        || method.to_owned(),
-        response.error_code,
-        response.error_message.as_deref(),
-    )?;
-    Ok(response.body)
-}
-
-/// Calls an operator method that changes nothing.
-pub(crate) async fn call(
-    client: &Client,
-    method: &str,
-    arguments: &serde_json::Value,
-) -> Result<serde_json::Value, Failure> {
-    let answer = admin_query(client, method, arguments).await?;
-    parse(method, &answer)
-}
-
-/// Calls an operator method of one node, once: it is about this node and no other.
-pub(crate) async fn call_node(
-    client: &Client,
-    node: i32,
-    method: &str,
-    arguments: &serde_json::Value,
-) -> Result<serde_json::Value, Failure> {
-    let connection = client.node(node, Lane::CONTROL).await?;
-    let body = Bytes::from(arguments.to_string());
-    let request = MeridianAdminRequest { method: method.into(), body };
-    let response = connection.call(&request, REQUEST_TIMEOUT).await?;
-    let what = || format!("{method} of node {node}");
-    ClientError::check(what, response.error_code, response.error_message.as_deref())?;
-    parse(method, &response.body)
-}
-
-/// Calls an operator method that changes something, once.
-pub(crate) async fn command(
-    client: &Client,
-    method: &str,
-    arguments: &serde_json::Value,
-) -> Result<serde_json::Value, Failure> {
-    let body = Bytes::from(arguments.to_string());
-    let request = MeridianAdminRequest { method: method.into(), body };
-    let response = client.command(&request).await?;
-    let what = || method.to_owned();
-    ClientError::check(what, response.error_code, response.error_message.as_deref())?;
-    parse(method, &response.body)
-}
-
-fn parse(method: &str, answer: &[u8]) -> Result<serde_json::Value, Failure> {
-    serde_json::from_slice(answer).map_err(|error| {
-        Failure::Invalid(format!("the answer to {method} is not of this version: {error}"))
-    })
 }
 
 fn timeout_ms() -> i32 {

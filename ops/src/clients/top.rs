@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use meridian_admin_api::client::Connection;
+use meridian_admin_api::methods::ClientList;
 use serde::Serialize;
-use serde_json::json;
 
-use super::{Connection, Which, ask, look, or_none, render_silent};
+use super::{Connected, Silent, Which, list, look, or_none, render_silent};
 use crate::client::{Client, clock};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
@@ -53,30 +54,39 @@ struct Busy {
     sent_bytes_per_second: f64,
 }
 
+/// The busiest clients, and the nodes that were not heard.
+#[derive(Debug, Serialize)]
+struct Shown {
+    clients: Vec<Busy>,
+    silent: Vec<Silent>,
+}
+
 impl Top {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
-        let arguments = json!(self.which);
-        let (before, at) = (look(client, "client.list", &arguments).await?, clock::now());
+        let request = self.which.request();
+        let (before, at) = (look::<ClientList>(client, &request).await?, clock::now());
         tokio::time::sleep(Duration::from_secs(self.interval)).await;
-        let after = ask(client, "client.list", &arguments).await?;
+        let after = list(client, &self.which).await?;
         let took = clock::now().saturating_duration_since(at);
         let mut all = busy(&before.clients, &after.clients, took);
         sort(&mut all, self.by);
         all.truncate(self.count);
         let silent = render_silent(&after);
-        let shown = json!({ "clients": all, "silent": after.silent });
-        output::print(format, &shown, |_| render(&all) + &silent)?;
-        Ok(after.exit())
+        let exit = after.exit();
+        let shown = Shown { clients: all, silent: after.silent };
+        output::print(format, &shown, |shown| render(&shown.clients) + &silent)?;
+        Ok(exit)
     }
 }
 
 /// What each client has done between two looks. A connection that is new has done all of it meanwhile.
-fn busy(before: &[Connection], after: &[Connection], took: Duration) -> Vec<Busy> {
-    let by_id = before.iter().map(|it| ((it.node, it.connection, it.since_ms), it));
+fn busy(before: &[Connected], after: &[Connected], took: Duration) -> Vec<Busy> {
+    let by_id = before.iter().map(|it| (life(it), &it.connection));
     let by_id: BTreeMap<_, _> = by_id.collect();
     let mut all: BTreeMap<(&str, &str), (usize, [u64; 3])> = BTreeMap::new();
     for now in after {
-        let then = by_id.get(&(now.node, now.connection, now.since_ms));
+        let then = by_id.get(&life(now));
+        let now = &now.connection;
         let of = |it: &Connection| [it.requests, it.received_bytes, it.sent_bytes];
         let (now_of, then_of) = (of(now), then.map(|it| of(it)).unwrap_or_default());
         let (count, sums) = all.entry((&now.principal, &now.client_id)).or_default();
@@ -99,6 +109,11 @@ fn busy(before: &[Connection], after: &[Connection], took: Duration) -> Vec<Busy
         });
     }
     busy
+}
+
+/// What tells a connection from all others: its number is its node's, which begins anew when it starts.
+fn life(it: &Connected) -> (u32, u64, i64) {
+    (it.node, it.connection.connection, it.connection.since_ms)
 }
 
 fn sort(all: &mut [Busy], by: By) {
@@ -128,14 +143,14 @@ fn render(all: &[Busy]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::connection;
+    use super::super::connected;
     use super::*;
 
     #[test]
     fn connections_of_a_client_are_added_up_over_nodes() {
-        let before = [connection(1, 1, "a", 100), connection(1, 2, "b", 900)];
-        let new = connection(2, 1, "a", 40);
-        let after = [connection(1, 1, "a", 200), connection(1, 2, "b", 910), new];
+        let before = [connected(1, 1, "a", 100), connected(1, 2, "b", 900)];
+        let new = connected(2, 1, "a", 40);
+        let after = [connected(1, 1, "a", 200), connected(1, 2, "b", 910), new];
         let mut all = busy(&before, &after, Duration::from_secs(2));
         sort(&mut all, By::Out);
         let shown: Vec<_> = all
@@ -144,7 +159,8 @@ mod tests {
             .collect();
         assert_eq!(shown, [("a", 2, 70.0), ("b", 1, 5.0)]);
         // A node that was started again counts its connections from 1.
-        let other = Connection { since_ms: 5, ..connection(1, 1, "a", 30) };
+        let mut other = connected(1, 1, "a", 30);
+        other.connection.since_ms = 5;
         let all = busy(&before, &[other], Duration::from_secs(1));
         assert!((all[0].received_bytes_per_second - 30.0).abs() < 1e-9);
     }

@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use meridian_admin_api::NoArguments;
+use meridian_admin_api::methods::ClusterStatus;
 use tokio::sync::watch;
 
 use super::layout::Layout;
-use crate::client::{Client, admin, clock};
+use crate::client::{Client, api, clock};
 
 /// Nodes that serve form their groups within a second or two.
 const GROUPS_TIMEOUT: Duration = Duration::from_secs(60);
@@ -68,8 +70,8 @@ async fn group_count(client: &Client, node: u32) -> Option<usize> {
     let node = i32::try_from(node).ok()?;
     // Which node is where.
     client.refresh(Some(&[])).await.ok()?;
-    let asked = admin::call_node(client, node, "cluster.status", &serde_json::json!({})).await;
-    Some(asked.ok()?.get("groups")?.as_array()?.len())
+    let asked = api::call_node::<ClusterStatus>(client, node, &NoArguments {}).await;
+    Some(asked.ok()?.groups.len())
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
+use meridian_admin_api::mirror;
+use serde::Deserialize;
 use serde_saphyr::{Location, Spanned};
 
 use crate::failure::Failure;
@@ -76,7 +77,7 @@ pub(super) struct Rule {
 }
 
 /// What becomes of a mirror whose source goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Policy {
     #[default]
@@ -91,6 +92,16 @@ impl Policy {
             Self::Stop => "stop",
             Self::Follow => "follow",
             Self::Promote => "promote",
+        }
+    }
+}
+
+impl From<Policy> for mirror::Policy {
+    fn from(policy: Policy) -> Self {
+        match policy {
+            Policy::Stop => Self::Stop,
+            Policy::Follow => Self::Follow,
+            Policy::Promote => Self::Promote,
         }
     }
 }

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use meridian_admin_api::link::{self, LinkReport};
+use meridian_admin_api::methods::{LinkAlter, LinkCreate, MirrorCreate, MirrorRulePut};
+use meridian_admin_api::mirror::{self, PutRule, RuleReport, Subject};
 use serde_saphyr::Location;
 
 use super::file::{At, File, Link, Mirror, Policy, Rule, Topic};
 use super::state::{ON_DELETE, ON_RECREATE, State, is_compared};
-use crate::client::{Client, admin};
+use crate::client::{Client, admin, api};
 use crate::client_options::read_option;
 use crate::failure::Failure;
-use crate::link::cell;
+use crate::output::or_none;
 
 /// One thing that is made or changed.
 #[derive(Debug)]
@@ -29,23 +31,28 @@ pub(super) struct Change {
 /// How it is done.
 #[derive(Debug)]
 enum Act {
-    /// A method and its arguments.
-    Call(&'static str, Value),
-    CreateTopic {
-        partitions: Option<u32>,
-        configs: Vec<(String, String)>,
-    },
-    AlterTopic {
-        partitions: Option<u32>,
-        configs: Vec<(String, Option<String>)>,
-    },
+    CreateLink(link::Create),
+    AlterLink(link::Alter),
+    CreateMirror(mirror::Create),
+    PutRule(PutRule),
+    CreateTopic { partitions: Option<u32>, configs: Vec<(String, String)> },
+    AlterTopic { partitions: Option<u32>, configs: Vec<(String, Option<String>)> },
 }
 
 impl Change {
     async fn carry_out(&self, client: &Client) -> Result<(), Failure> {
         match &self.act {
-            Act::Call(method, arguments) => {
-                admin::command(client, method, arguments).await?;
+            Act::CreateLink(request) => {
+                api::command::<LinkCreate>(client, request).await?;
+            }
+            Act::AlterLink(request) => {
+                api::command::<LinkAlter>(client, request).await?;
+            }
+            Act::CreateMirror(request) => {
+                api::command::<MirrorCreate>(client, request).await?;
+            }
+            Act::PutRule(request) => {
+                api::command::<MirrorRulePut>(client, request).await?;
             }
             Act::CreateTopic { partitions, configs } => {
                 admin::create_topic(client, &self.name, *partitions, configs).await?;
@@ -121,56 +128,28 @@ impl Plan {
         }
         let cap = link.bytes_per_second;
         let Some(current) = state.links.get(name) else {
-            let arguments = json!({
-                "link": name, "bootstrap": link.source, "bytes_per_second_max": cap,
-                "options": options,
+            let act = Act::CreateLink(link::Create {
+                link: name.to_owned(),
+                bootstrap: link.source.clone(),
+                bytes_per_second_max: cap,
+                options,
             });
             let what = vec![format!("source {}", link.source)];
-            let act = Act::Call("link.create", arguments);
             self.add(("link", name), place, false, what, act);
             if link.paused == Some(true) {
-                let arguments = json!({"link": name, "is_paused": true});
                 let what = vec!["paused".to_owned()];
-                let act = Act::Call("link.alter", arguments);
+                let act = Act::AlterLink(link::Alter {
+                    link: name.to_owned(),
+                    is_paused: Some(true),
+                    ..link::Alter::default()
+                });
                 self.add(("link", name), place, true, what, act);
             }
             return Ok(());
         };
-        let mut what = Vec::new();
-        let mut arguments = json!({"link": name});
-        let mut compare = |field: &str, wanted: Value, told: Value| {
-            if current[field] != wanted {
-                what.push(format!("{field} {} -> {}", cell(&current[field]), cell(&wanted)));
-                arguments[field] = told;
-            }
-        };
-        compare("bootstrap", json!(link.source), json!(link.source));
-        if let Some(cap) = cap {
-            let wanted = (cap > 0).then_some(cap);
-            compare("bytes_per_second_max", json!(wanted), json!(cap));
-        }
-        if let Some(paused) = link.paused {
-            compare("is_paused", json!(paused), json!(paused));
-        }
-        let set = current["options"].as_object().cloned().unwrap_or_default();
-        let mut changed: BTreeMap<String, Value> = BTreeMap::new();
-        for (option, value) in options {
-            let differs = match is_compared(&option) {
-                true => set.get(&option).unwrap_or(&Value::Null) != &value,
-                false if value.is_null() => set.contains_key(&option),
-                false => secrets || !set.contains_key(&option),
-            };
-            if differs {
-                what.push(option_change(&option, set.get(&option), &value));
-                changed.insert(option, value);
-            }
-        }
-        if !changed.is_empty() {
-            arguments["options"] = json!(changed);
-        }
+        let (alter, what) = altered(name, link, current, options, secrets);
         if !what.is_empty() {
-            let act = Act::Call("link.alter", arguments);
-            self.add(("link", name), place, true, what, act);
+            self.add(("link", name), place, true, what, Act::AlterLink(alter));
         }
         Ok(())
     }
@@ -246,23 +225,20 @@ impl Plan {
                     format!("{name} is a topic of this cluster: a mirror begins as a new one");
                 return Err(file.error(&at.referenced, what));
             }
-            let arguments = json!({
-                "topic": name, "link": link.value, "source_topic": source_topic,
-                "on_delete": on_delete.unwrap_or_default(), "on_recreate": on_recreate.unwrap_or_default(),
+            let act = Act::CreateMirror(mirror::Create {
+                topic: name.to_owned(),
+                link: link.value.clone(),
+                source_topic: Some(source_topic.to_owned()),
+                on_delete: Some(on_delete.unwrap_or_default().into()),
+                on_recreate: Some(on_recreate.unwrap_or_default().into()),
             });
             let what = vec![format!("of {source_topic} over {}", link.value)];
-            self.add(
-                ("mirror", name),
-                &at.referenced,
-                false,
-                what,
-                Act::Call("mirror.create", arguments),
-            );
+            self.add(("mirror", name), &at.referenced, false, what, act);
             return Ok(());
         };
-        let is_same = current["link"] == link.value && current["source_topic"] == source_topic;
+        let is_same = current.link == link.value && current.source_topic == source_topic;
         if !is_same {
-            let (topic, link) = (cell(&current["source_topic"]), cell(&current["link"]));
+            let (topic, link) = (&current.source_topic, &current.link);
             let what = format!(
                 "{name} is a mirror of {topic} over {link}: `meridian mirror delete {name}` first"
             );
@@ -292,50 +268,104 @@ impl Plan {
         let rule = &at.value;
         known_link(file, state, &rule.link)?;
         let (of, include) = match (&rule.topics, &rule.groups) {
-            (Some(topics), None) => ("topics", topics),
-            (None, Some(groups)) => ("groups", groups),
+            (Some(topics), None) => (Subject::Topics, topics),
+            (None, Some(groups)) => (Subject::Groups, groups),
             _ => {
                 let what = "a rule has either `topics` or `groups`";
                 return Err(file.error(&at.referenced, what));
             }
         };
-        let mut wanted = json!({"link": rule.link.value, "of": of, "include": include});
-        let is_it = |it: &&Value| {
-            ["link", "of", "include"].iter().all(|field| it[*field] == wanted[*field])
-        };
+        let is_it =
+            |it: &&RuleReport| (&it.link, &it.of, &it.include) == (&rule.link.value, &of, include);
         let current = state.rules.iter().find(is_it);
-        // What the file does not name stays as it is.
-        let or_current = |named: Value, field: &str, default: Value| match (named, current) {
-            (Value::Null, Some(current)) if !current[field].is_null() => current[field].clone(),
-            (Value::Null, _) => default,
-            (named, _) => named,
-        };
-        let exclude = match rule.exclude.as_deref() {
-            Some("") => Value::Null,
-            exclude => or_current(json!(exclude), "exclude", Value::Null),
-        };
-        let prefix = or_current(json!(rule.prefix), "prefix", json!(""));
-        let stop = json!(Policy::default());
-        let on_delete = or_current(json!(rule.on_delete), "on_delete", stop.clone());
-        let on_recreate = or_current(json!(rule.on_recreate), "on_recreate", stop);
-        let arguments = json!({
-            "link": rule.link.value, of: include, "exclude": exclude, "prefix": prefix,
-            "on_delete": on_delete, "on_recreate": on_recreate,
-        });
-        wanted["exclude"] = exclude;
-        if of == "topics" {
-            wanted["prefix"] = prefix;
-            wanted["on_delete"] = on_delete;
-            wanted["on_recreate"] = on_recreate;
-        }
+        let name = format!("{}: {of} {include}", rule.link.value);
+        let wanted = wanted(rule, of, include, current);
         if current == Some(&wanted) {
             return Ok(());
         }
-        let name = format!("{}: {of} {include}", rule.link.value);
-        let act = Act::Call("mirror.rule.put", arguments);
+        let act = Act::PutRule(put_rule(wanted));
         self.add(("rule", &name), &at.referenced, current.is_some(), Vec::new(), act);
         Ok(())
     }
+}
+
+/// What a link must become, and that in words.
+fn altered(
+    name: &str,
+    link: &Link,
+    current: &LinkReport,
+    options: BTreeMap<String, Option<String>>,
+    secrets: bool,
+) -> (link::Alter, Vec<String>) {
+    let mut alter = link::Alter { link: name.to_owned(), ..link::Alter::default() };
+    let mut what = Vec::new();
+    if current.bootstrap != link.source {
+        what.push(format!("bootstrap {} -> {}", current.bootstrap, link.source));
+        alter.bootstrap = Some(link.source.clone());
+    }
+    if let Some(cap) = link.bytes_per_second {
+        let (before, after) = (current.bytes_per_second_max, (cap > 0).then_some(cap));
+        if before != after {
+            let (before, after) = (or_none(before), or_none(after));
+            what.push(format!("bytes_per_second_max {before} -> {after}"));
+            alter.bytes_per_second_max = Some(cap);
+        }
+    }
+    if let Some(paused) = link.paused.filter(|paused| *paused != current.is_paused) {
+        what.push(format!("is_paused {} -> {paused}", current.is_paused));
+        alter.is_paused = Some(paused);
+    }
+    for (option, value) in options {
+        let set = current.options.get(&option);
+        let differs = match (is_compared(&option), &value) {
+            (true, value) => set != value.as_ref(),
+            (false, None) => set.is_some(),
+            (false, Some(_)) => secrets || set.is_none(),
+        };
+        if differs {
+            what.push(option_change(&option, set, value.as_ref()));
+            alter.options.insert(option, value);
+        }
+    }
+    (alter, what)
+}
+
+/// A rule as the file has it. What the file does not name stays as it is.
+fn wanted(rule: &Rule, of: Subject, include: &str, current: Option<&RuleReport>) -> RuleReport {
+    let exclude = match rule.exclude.as_deref() {
+        Some("") => None,
+        Some(exclude) => Some(exclude.to_owned()),
+        None => current.and_then(|it| it.exclude.clone()),
+    };
+    let policy = |named: Option<Policy>, kept: Option<&mirror::Policy>| {
+        let kept = kept.cloned().unwrap_or(mirror::Policy::Stop);
+        named.map_or(kept, mirror::Policy::from)
+    };
+    let is_of_topics = of == Subject::Topics;
+    let prefix = rule.prefix.clone().or_else(|| current?.prefix.clone()).unwrap_or_default();
+    let on_delete = policy(rule.on_delete, current.and_then(|it| it.on_delete.as_ref()));
+    let on_recreate = policy(rule.on_recreate, current.and_then(|it| it.on_recreate.as_ref()));
+    RuleReport {
+        link: rule.link.value.clone(),
+        of,
+        include: include.to_owned(),
+        exclude,
+        prefix: is_of_topics.then_some(prefix),
+        rename: None,
+        on_delete: is_of_topics.then_some(on_delete),
+        on_recreate: is_of_topics.then_some(on_recreate),
+        besides: current.map(|it| it.besides.clone()).unwrap_or_default(),
+    }
+}
+
+fn put_rule(wanted: RuleReport) -> PutRule {
+    let RuleReport { link, of, include, exclude, prefix, on_delete, on_recreate, .. } = wanted;
+    let (topics, groups) = match of {
+        Subject::Groups => (None, Some(include)),
+        Subject::Topics | Subject::Unknown(_) => (Some(include), None),
+    };
+    let prefix = prefix.unwrap_or_default();
+    PutRule { link, topics, groups, exclude, prefix, on_delete, on_recreate }
 }
 
 /// A value that the file gives; none if it is empty.
@@ -344,13 +374,13 @@ fn given(value: String) -> Option<String> {
 }
 
 /// A change of one of a link's options, in words; what may not be shown is not.
-fn option_change(option: &str, before: Option<&Value>, after: &Value) -> String {
+fn option_change(option: &str, before: Option<&String>, after: Option<&String>) -> String {
     match (is_compared(option), before, after) {
-        (true, Some(before), Value::Null) => format!("{option} unset, was {}", cell(before)),
-        (false, _, Value::Null) => format!("{option} unset"),
-        (true, Some(before), after) => format!("{option} {} -> {}", cell(before), cell(after)),
-        (true, None, after) => format!("{option}={}", cell(after)),
-        (false, ..) => format!("{option} set"),
+        (true, Some(before), None) => format!("{option} unset, was {before}"),
+        (_, _, None) => format!("{option} unset"),
+        (true, Some(before), Some(after)) => format!("{option} {before} -> {after}"),
+        (true, None, Some(after)) => format!("{option}={after}"),
+        (false, _, Some(_)) => format!("{option} set"),
     }
 }
 
@@ -380,15 +410,50 @@ pub(super) async fn carry_out(client: &Client, file: &File, plan: &Plan) -> Resu
 mod tests {
     use std::path::Path;
 
+    use meridian_admin_api::Besides;
+    use meridian_admin_api::mirror::{MirrorReport, Stage};
+
     use super::*;
     use crate::federation::state::TopicState;
 
     fn state() -> State {
-        let link = json!({"link": "west", "bootstrap": "a:1", "bytes_per_second_max": null,
-            "is_paused": false, "options": {"security.protocol": "SSL", "ssl.ca.pem": "1 certificates",
-            "lease.ms": "10000"}});
-        let mirror = json!({"topic": "m", "link": "west", "source_topic": "m"});
-        let rule = json!({"link": "west", "of": "groups", "include": "g.*", "exclude": null});
+        let set =
+            [("security.protocol", "SSL"), ("ssl.ca.pem", "1 certificates"), ("lease.ms", "10000")];
+        let link = LinkReport {
+            link: "west".to_owned(),
+            bootstrap: "a:1".to_owned(),
+            source_cluster: "c".to_owned(),
+            bytes_per_second_max: None,
+            is_paused: false,
+            mirrors: 1,
+            promotion_waits_ms: None,
+            options: set.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            carried_rules: 0,
+            carried_users: 0,
+            besides: Besides::new(),
+        };
+        let mirror = MirrorReport {
+            topic: "m".to_owned(),
+            link: "west".to_owned(),
+            source_topic: "m".to_owned(),
+            source_topic_id: "1".to_owned(),
+            stage: Stage::Mirroring,
+            is_link_paused: false,
+            partitions: 1,
+            ignored_configs: Vec::new(),
+            besides: Besides::new(),
+        };
+        let rule = RuleReport {
+            link: "west".to_owned(),
+            of: Subject::Groups,
+            include: "g.*".to_owned(),
+            exclude: None,
+            prefix: None,
+            rename: None,
+            on_delete: None,
+            on_recreate: None,
+            besides: Besides::new(),
+        };
         let configs = [("retention.ms".to_owned(), "5".to_owned())].into();
         let topic = TopicState { partitions: 2, configs };
         State {

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use meridian_admin_api::NoArguments;
+use meridian_admin_api::link::LinkReport;
+use meridian_admin_api::methods::{LinkList, MirrorList, MirrorRuleList};
+use meridian_admin_api::mirror::{MirrorReport, Policy, RuleReport, Stage, Subject};
 use serde::Serialize;
-use serde_json::{Value, json};
 
-use crate::client::{Client, admin};
+use crate::client::{Client, admin, api};
 use crate::failure::Failure;
-use crate::link::cell;
 
 /// Kafka's code for "set on this topic", in answers about configuration.
 const SOURCE_TOPIC: i8 = 1;
@@ -19,11 +21,11 @@ pub(super) const ON_RECREATE: &str = "meridian.mirror.on.recreate";
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     /// By name: `link.list`.
-    pub(super) links: BTreeMap<String, Value>,
+    pub(super) links: BTreeMap<String, LinkReport>,
     /// By name: `mirror.list`, without those that are mirrors no more.
-    pub(super) mirrors: BTreeMap<String, Value>,
+    pub(super) mirrors: BTreeMap<String, MirrorReport>,
     /// `mirror.rule.list`.
-    pub(super) rules: Vec<Value>,
+    pub(super) rules: Vec<RuleReport>,
     pub(super) topics: BTreeMap<String, TopicState>,
 }
 
@@ -39,27 +41,81 @@ pub(super) struct TopicState {
 /// A file that says what there is.
 #[derive(Debug, Serialize)]
 pub(super) struct Exported {
-    links: BTreeMap<String, Value>,
+    links: BTreeMap<String, ExportedLink>,
     topics: BTreeMap<String, TopicState>,
-    mirrors: BTreeMap<String, Value>,
-    rules: Vec<Value>,
+    mirrors: BTreeMap<String, ExportedMirror>,
+    rules: Vec<ExportedRule>,
+}
+
+#[derive(Debug, Serialize)]
+struct ExportedLink {
+    source: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_per_second: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    paused: Option<bool>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    options: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ExportedMirror {
+    link: String,
+    source_topic: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_delete: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_recreate: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct ExportedRule {
+    link: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    topics: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exclude: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prefix: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_delete: Option<Policy>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_recreate: Option<Policy>,
+}
+
+impl From<&RuleReport> for ExportedRule {
+    fn from(rule: &RuleReport) -> Self {
+        let include = Some(rule.include.clone());
+        let (topics, groups) = match rule.of {
+            Subject::Groups => (None, include),
+            Subject::Topics | Subject::Unknown(_) => (include, None),
+        };
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let policy = |policy: &Option<Policy>| policy.clone().filter(|it| *it != Policy::Stop);
+        Self {
+            link: rule.link.clone(),
+            topics,
+            groups,
+            exclude: given(&rule.exclude),
+            prefix: given(&rule.prefix),
+            on_delete: policy(&rule.on_delete),
+            on_recreate: policy(&rule.on_recreate),
+        }
+    }
 }
 
 impl State {
     pub(super) async fn read(client: &Client) -> Result<Self, Failure> {
-        let list = async |method: &str| {
-            let told = admin::call(client, method, &json!({})).await?;
-            Ok::<_, Failure>(told.as_array().cloned().unwrap_or_default())
-        };
-        let by = |name: &str, list: Vec<Value>| -> BTreeMap<String, Value> {
-            list.into_iter().map(|it| (cell(&it[name]), it)).collect()
-        };
-        let links = by("link", list("link.list").await?);
-        let mut mirrors = by("topic", list("mirror.list").await?);
-        mirrors.retain(|_, mirror| mirror["stage"] != "promoted");
-        let mut rules = list("mirror.rule.list").await?;
+        let links = api::call::<LinkList>(client, &NoArguments {}).await?.into_iter();
+        let links = links.map(|it| (it.link.clone(), it)).collect();
+        let mirrors = api::call::<MirrorList>(client, &NoArguments {}).await?.into_iter();
+        let mirrors = mirrors.filter(|mirror| mirror.stage != Stage::Promoted);
+        let mirrors = mirrors.map(|it| (it.topic.clone(), it)).collect();
+        let mut rules = api::call::<MirrorRuleList>(client, &NoArguments {}).await?;
         // Not an operator's, and gone once its mirror has begun anew.
-        rules.retain(|rule| rule["rename"].is_null());
+        rules.retain(|rule| rule.rename.is_none());
         let view = client.refresh(None).await?;
         let mut topics = BTreeMap::new();
         for (name, topic) in view.topics.iter().filter(|(_, topic)| !topic.is_internal) {
@@ -78,52 +134,34 @@ impl State {
     /// As a file. What mirrors take from their sources is not in it.
     pub(super) fn exported(&self) -> Exported {
         let links = self.links.iter().map(|(name, link)| {
-            let mut told = json!({"source": link["bootstrap"]});
-            if link["bytes_per_second_max"].is_number() {
-                told["bytes_per_second"] = link["bytes_per_second_max"].clone();
-            }
-            if link["is_paused"] == true {
-                told["paused"] = json!(true);
-            }
-            let options = link["options"].as_object().into_iter().flatten();
-            let options: serde_json::Map<String, Value> = options
-                .map(|(option, value)| match is_compared(option) {
-                    true => (option.clone(), value.clone()),
-                    false => (option.clone(), json!(format!("${{{}}}", variable(name, option)))),
-                })
-                .collect();
-            if !options.is_empty() {
-                told["options"] = Value::Object(options);
-            }
-            (name.clone(), told)
+            let option = |(option, value): (&String, &String)| match is_compared(option) {
+                true => (option.clone(), value.clone()),
+                false => (option.clone(), format!("${{{}}}", variable(name, option))),
+            };
+            let exported = ExportedLink {
+                source: link.bootstrap.clone(),
+                bytes_per_second: link.bytes_per_second_max,
+                paused: link.is_paused.then_some(true),
+                options: link.options.iter().map(option).collect(),
+            };
+            (name.clone(), exported)
         });
         let mirrors = self.mirrors.iter().map(|(name, mirror)| {
-            let mut told = json!({"link": mirror["link"], "source_topic": mirror["source_topic"]});
-            for (field, config) in [("on_delete", ON_DELETE), ("on_recreate", ON_RECREATE)] {
-                let set = self.topics.get(name).and_then(|topic| topic.configs.get(config));
-                if let Some(policy) = set {
-                    told[field] = json!(policy);
-                }
-            }
-            (name.clone(), told)
-        });
-        let rules = self.rules.iter().map(|rule| {
-            let mut told = json!({"link": rule["link"], cell(&rule["of"]): rule["include"]});
-            for field in ["exclude", "prefix", "on_delete", "on_recreate"] {
-                let value = &rule[field];
-                let says_something = !value.is_null() && value != "" && value != "stop";
-                if says_something {
-                    told[field] = value.clone();
-                }
-            }
-            told
+            let set = |config| self.topics.get(name)?.configs.get(config).cloned();
+            let exported = ExportedMirror {
+                link: mirror.link.clone(),
+                source_topic: mirror.source_topic.clone(),
+                on_delete: set(ON_DELETE),
+                on_recreate: set(ON_RECREATE),
+            };
+            (name.clone(), exported)
         });
         let own = self.topics.iter().filter(|(name, _)| !self.mirrors.contains_key(*name));
         Exported {
             links: links.collect(),
             topics: own.map(|(name, topic)| (name.clone(), topic.clone())).collect(),
             mirrors: mirrors.collect(),
-            rules: rules.collect(),
+            rules: self.rules.iter().map(ExportedRule::from).collect(),
         }
     }
 }

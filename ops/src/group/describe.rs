@@ -9,7 +9,6 @@ use serde::Serialize;
 use crate::client::groups::{self, TopicPartition};
 use crate::client::{Client, ClientError, admin};
 use crate::failure::Failure;
-use crate::link::cell;
 use crate::output::{self, Format, Table};
 
 /// Show a group's positions, how far they are behind, and who reads what
@@ -87,12 +86,9 @@ async fn mirrored(
 ) -> Result<BTreeMap<TopicPartition, String>, Failure> {
     let mut mirrored = BTreeMap::new();
     for steward in crate::mirror::stewards(client).await? {
-        for it in steward["groups"].as_array().into_iter().flatten() {
-            let index = it["partition"].as_i64().and_then(|index| i32::try_from(index).ok());
-            if let (Some(index), true) = (index, it["group"] == group) {
-                let state = format!("{}: {}", cell(&steward["link"]), cell(&it["state"]));
-                mirrored.insert((cell(&it["topic"]), index), state);
-            }
+        for it in steward.groups.into_iter().filter(|it| it.group == group) {
+            let state = format!("{}: {}", steward.link, it.state);
+            mirrored.insert((it.topic, it.partition), state);
         }
     }
     Ok(mirrored)

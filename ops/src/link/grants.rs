@@ -1,13 +1,14 @@
 //! What the links of other clusters may take from this one.
 
 use clap::Subcommand;
-use serde_json::{Value, json};
+use meridian_admin_api::link::{Allow, GrantReport};
+use meridian_admin_api::methods::{LinkAllow, LinkAllowed, LinkDisallow};
+use meridian_admin_api::{NoArguments, OfLink};
 
-use super::cell;
-use crate::client::{Client, admin};
+use crate::client::{Client, api};
 use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
-use crate::output::{self, Table};
+use crate::output::{self, Table, or_none};
 use crate::target::Target;
 
 #[derive(Debug, Subcommand)]
@@ -64,53 +65,47 @@ pub(super) enum Command {
 pub(super) async fn run(
     client: &Client,
     target: &Target,
-    command: &Command,
+    command: Command,
 ) -> Result<Exit, Failure> {
     let grants = match command {
         Command::Allow { name, topics, groups, quotas, acls, users, switchover } => {
-            let grant = json!({
-                "link": name,
-                "topics": topics,
-                "groups": groups,
-                "quotas": quotas,
-                "acls": acls,
-                "users": users,
-                "switchover": switchover,
-            });
-            json!([admin::command(client, "link.allow", &grant).await?])
+            let grant = Allow { link: name, topics, groups, quotas, switchover, acls, users };
+            vec![api::command::<LinkAllow>(client, &grant).await?]
         }
-        Command::Allowed { name } => find(client, name.as_deref()).await?,
+        Command::Allowed { name: None } => all(client).await?,
+        Command::Allowed { name: Some(name) } => vec![find(client, &name).await?],
         Command::Disallow { name, consent } => {
-            find(client, Some(name)).await?;
+            find(client, &name).await?;
             let loss = format!(
                 "link {name} may read nothing here any more: its mirrors stop until `meridian link allow {name}`"
             );
             if !consent.ask_or_show(target.output, &loss)? {
                 return Ok(Exit::Ok);
             }
-            admin::command(client, "link.disallow", &json!({"link": name})).await?;
-            find(client, None).await?
+            api::command::<LinkDisallow>(client, &OfLink { link: name }).await?;
+            all(client).await?
         }
     };
-    output::print(target.output, &grants, render)?;
+    output::print(target.output, &grants, |grants| render(grants))?;
     Ok(Exit::Ok)
 }
 
-/// The grant of a link, or those of all.
-async fn find(client: &Client, name: Option<&str>) -> Result<Value, Failure> {
-    let grants = admin::call(client, "link.allowed", &json!({})).await?;
-    let Some(name) = name else { return Ok(grants) };
-    let found = grants.as_array().and_then(|grants| grants.iter().find(|it| it["link"] == name));
+async fn all(client: &Client) -> Result<Vec<GrantReport>, Failure> {
+    api::call::<LinkAllowed>(client, &NoArguments {}).await
+}
+
+/// The grant of a link.
+async fn find(client: &Client, name: &str) -> Result<GrantReport, Failure> {
     let unknown = || {
         Failure::Invalid(format!(
             "link {name} has no grant here; `meridian link allow {name} --topics REGEX` makes one"
         ))
     };
-    found.map(|grant| json!([grant])).ok_or_else(unknown)
+    all(client).await?.into_iter().find(|it| it.link == name).ok_or_else(unknown)
 }
 
 /// As a table.
-fn render(grants: &Value) -> String {
+fn render(grants: &[GrantReport]) -> String {
     let mut table = Table::new(&[
         "LINK",
         "TOPICS",
@@ -121,17 +116,17 @@ fn render(grants: &Value) -> String {
         "SWITCHOVER",
         "UNUSABLE",
     ]);
-    for grant in grants.as_array().into_iter().flatten() {
-        let yes = |name: &str| if grant[name] == true { "yes" } else { "no" }.to_owned();
+    for grant in grants {
+        let yes = |has: bool| if has { "yes" } else { "no" }.to_owned();
         table.row([
-            cell(&grant["link"]),
-            cell(&grant["topics"]),
-            cell(&grant["groups"]),
-            yes("quotas"),
-            yes("acls"),
-            yes("users"),
-            yes("switchover"),
-            cell(&grant["unusable"]),
+            grant.link.clone(),
+            or_none(grant.topics.as_ref()),
+            or_none(grant.groups.as_ref()),
+            yes(grant.quotas),
+            yes(grant.acls),
+            yes(grant.users),
+            yes(grant.switchover),
+            or_none(grant.unusable.as_ref()),
         ]);
     }
     table.render()

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::Value;
 
 use crate::client_options::{BOOTSTRAP, pair, properties, read_option};
 use crate::failure::Failure;
@@ -27,8 +26,8 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// As the server takes them: `null` for what is to be taken away.
-    pub(super) fn read(&self) -> Result<BTreeMap<String, Value>, Failure> {
+    /// As the server takes them: `None` for what is to be taken away.
+    pub(super) fn read(&self) -> Result<BTreeMap<String, Option<String>>, Failure> {
         let mut options = BTreeMap::new();
         if let Some(path) = &self.command_config {
             let named = properties(path)?.into_iter().filter(|(name, _)| name != BOOTSTRAP);
@@ -46,14 +45,16 @@ impl Options {
     }
 }
 
-fn take(options: &mut BTreeMap<String, Value>, name: &str, value: &str) -> Result<(), Failure> {
+fn take(
+    options: &mut BTreeMap<String, Option<String>>,
+    name: &str,
+    value: &str,
+) -> Result<(), Failure> {
     read_option(options, name, value, Path::new(""))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -70,13 +71,16 @@ mod tests {
         let options = Options { config, command_config: Some(path.clone()) }.read().unwrap();
         std::fs::remove_file(path).unwrap();
         let expected = [
-            ("sasl.mechanism", json!("SCRAM-SHA-512")),
-            ("sasl.password", json!("p=\"q")),
-            ("sasl.username", json!("u")),
-            ("security.protocol", json!("SASL_PLAINTEXT")),
-            ("ssl.ca.pem", Value::Null),
+            ("sasl.mechanism", Some("SCRAM-SHA-512")),
+            ("sasl.password", Some("p=\"q")),
+            ("sasl.username", Some("u")),
+            ("security.protocol", Some("SASL_PLAINTEXT")),
+            ("ssl.ca.pem", None),
         ];
-        assert_eq!(options, expected.map(|(name, value)| (name.to_owned(), value)).into());
+        assert_eq!(
+            options,
+            expected.map(|(name, value)| (name.to_owned(), value.map(str::to_owned))).into()
+        );
     }
 
     #[test]

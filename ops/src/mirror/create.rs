@@ -1,17 +1,20 @@
 //! `meridian mirror create`, and the rules by which topics and positions follow by themselves.
 
-use clap::{Args, ValueEnum};
-use serde::Serialize;
-use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
 
-use crate::client::{Client, admin};
+use clap::{Args, ValueEnum};
+use meridian_admin_api::methods::{MirrorCreate, MirrorRuleDelete, MirrorRuleList, MirrorRulePut};
+use meridian_admin_api::mirror::{self, DeleteRule, Event, PutRule, RuleReport, StewardReport};
+use meridian_admin_api::{Besides, NoArguments};
+use serde::Serialize;
+
+use crate::client::{Client, api};
 use crate::failure::{Exit, Failure};
-use crate::link::{cell, find};
-use crate::output::{self, Format, Table};
+use crate::link::find;
+use crate::output::{self, Format, Table, or_none};
 
 /// What becomes of a mirror whose source is deleted or recreated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Policy {
     /// It stops until an operator decides.
     Stop,
@@ -63,39 +66,58 @@ pub(super) struct Create {
     on_recreate: Policy,
 }
 
+impl Policy {
+    fn wanted(self) -> mirror::Policy {
+        match self {
+            Self::Stop => mirror::Policy::Stop,
+            Self::Follow => mirror::Policy::Follow,
+            Self::Promote => mirror::Policy::Promote,
+        }
+    }
+}
+
 impl Create {
-    pub(super) async fn run(
-        self,
-        client: &Client,
-        format: Format,
-        render: fn(&Value) -> String,
-    ) -> Result<Exit, Failure> {
-        let Self { link, prefix, on_delete, on_recreate, .. } = &self;
+    pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
+        let (link, prefix) = (self.link.clone(), self.prefix.clone());
+        let (on_delete, on_recreate) =
+            (Some(self.on_delete.wanted()), Some(self.on_recreate.wanted()));
         if let Some(topic) = &self.topic {
-            let source_topic = self.source_topic.as_ref().unwrap_or(topic);
-            let arguments = json!({
-                "topic": format!("{prefix}{topic}"), "link": link, "source_topic": source_topic,
-                "on_delete": on_delete, "on_recreate": on_recreate,
-            });
-            let created = admin::command(client, "mirror.create", &arguments).await?;
-            output::print(format, &json!([created]), render)?;
+            let request = mirror::Create {
+                topic: format!("{prefix}{topic}"),
+                link: link.clone(),
+                source_topic: Some(self.source_topic.as_ref().unwrap_or(topic).clone()),
+                on_delete: on_delete.clone(),
+                on_recreate: on_recreate.clone(),
+            };
+            let created = api::command::<MirrorCreate>(client, &request).await?;
+            output::print(format, &[created], |mirrors| super::render(mirrors))?;
         }
         let mut rules = Vec::new();
-        if let Some(topics) = &self.topics {
-            rules.push(json!({
-                "link": link, "topics": topics, "exclude": self.exclude, "prefix": prefix,
-                "on_delete": on_delete, "on_recreate": on_recreate,
-            }));
+        if let Some(topics) = self.topics {
+            rules.push(PutRule {
+                link: link.clone(),
+                topics: Some(topics),
+                groups: None,
+                exclude: self.exclude,
+                prefix: prefix.clone(),
+                on_delete,
+                on_recreate,
+            });
         }
-        if let Some(groups) = &self.groups {
-            rules.push(json!({"link": link, "groups": groups, "exclude": self.exclude_groups}));
+        if let Some(groups) = self.groups {
+            rules.push(PutRule {
+                link: link.clone(),
+                groups: Some(groups),
+                exclude: self.exclude_groups,
+                ..PutRule::default()
+            });
         }
         let mut made = Vec::new();
         for rule in &rules {
-            made.push(admin::command(client, "mirror.rule.put", rule).await?);
+            made.push(api::command::<MirrorRulePut>(client, rule).await?);
         }
         if !made.is_empty() {
-            output::print(format, &Value::from(made), render_rules)?;
+            output::print(format, &made, |rules| render_rules(rules))?;
         }
         Ok(Exit::Ok)
     }
@@ -135,10 +157,66 @@ pub(super) struct Forget {
 impl Forget {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
         let Self { link, topics, groups, mirror } = self;
-        let arguments = json!({"link": link, "topics": topics, "groups": groups, "mirror": mirror});
-        let rule = admin::command(client, "mirror.rule.delete", &arguments).await?;
-        output::print(format, &json!([rule]), render_rules)?;
+        let request = DeleteRule { link, topics, groups, mirror };
+        let rule = api::command::<MirrorRuleDelete>(client, &request).await?;
+        output::print(format, &[rule], |rules| render_rules(rules))?;
         Ok(Exit::Ok)
+    }
+}
+
+/// The rules, and what they have led to.
+#[derive(Debug, Serialize)]
+struct Shown {
+    rules: Vec<RuleReport>,
+    links: Vec<OfLink>,
+}
+
+/// What follows over a link. `mirror groups` shows the committed offsets.
+#[derive(Debug, Serialize)]
+struct OfLink {
+    link: String,
+    node: u32,
+    failure: Option<String>,
+    refused: BTreeMap<String, String>,
+    events: VecDeque<Event>,
+    groups_failure: Option<String>,
+    groups_left_out: Option<(usize, usize)>,
+    own_quotas: BTreeMap<String, String>,
+    quotas_failure: Option<String>,
+    acls_left_out: BTreeMap<String, String>,
+    acls_failure: Option<String>,
+    users_left_out: BTreeMap<String, String>,
+    users_failure: Option<String>,
+    #[serde(flatten)]
+    besides: Besides,
+}
+
+impl From<StewardReport> for OfLink {
+    fn from(report: StewardReport) -> Self {
+        Self {
+            link: report.link,
+            node: report.node,
+            failure: report.failure,
+            refused: report.refused,
+            events: report.events,
+            groups_failure: report.groups_failure,
+            groups_left_out: report.groups_left_out,
+            own_quotas: report.own_quotas,
+            quotas_failure: report.quotas_failure,
+            acls_left_out: report.acls_left_out,
+            acls_failure: report.acls_failure,
+            users_left_out: report.users_left_out,
+            users_failure: report.users_failure,
+            besides: report.besides,
+        }
+    }
+}
+
+impl OfLink {
+    fn is_well(&self) -> bool {
+        let failures =
+            [&self.failure, &self.quotas_failure, &self.acls_failure, &self.users_failure];
+        failures.iter().all(|it| it.is_none()) && self.refused.is_empty()
     }
 }
 
@@ -147,90 +225,77 @@ impl Rules {
         if let Some(link) = &self.link {
             find(client, link).await?;
         }
-        let is_of = |it: &Value| self.link.as_ref().is_none_or(|link| it["link"] == *link);
-        let mut rules = admin::call(client, "mirror.rule.list", &json!({})).await?;
-        if let Some(rules) = rules.as_array_mut() {
-            rules.retain(is_of);
-        }
-        let mut stewards = super::groups::stewards(client).await?;
-        stewards.retain(is_of);
-        for steward in &mut stewards {
-            // `mirror groups` shows them.
-            steward.as_object_mut().map(|it| it.remove("groups"));
-        }
-        let is_well = stewards.iter().all(|steward| {
-            steward["failure"].is_null()
-                && steward["quotas_failure"].is_null()
-                && steward["acls_failure"].is_null()
-                && steward["users_failure"].is_null()
-                && steward["refused"].as_object().is_none_or(|it| it.is_empty())
-        });
-        let shown = json!({"rules": rules, "links": stewards});
+        let is_of = |name: &String| self.link.as_ref().is_none_or(|link| name == link);
+        let mut rules = api::call::<MirrorRuleList>(client, &NoArguments {}).await?;
+        rules.retain(|it| is_of(&it.link));
+        let stewards = super::groups::stewards(client).await?.into_iter();
+        let links = stewards.filter(|it| is_of(&it.link)).map(OfLink::from).collect();
+        let shown = Shown { rules, links };
         output::print(format, &shown, |shown| {
-            format!("{}{}", render_rules(&shown["rules"]), render_stewards(&shown["links"]))
+            format!("{}{}", render_rules(&shown.rules), render_links(&shown.links))
         })?;
-        Ok(if is_well { Exit::Ok } else { Exit::Degraded })
+        Ok(if shown.links.iter().all(OfLink::is_well) { Exit::Ok } else { Exit::Degraded })
     }
 }
 
-fn render_rules(rules: &Value) -> String {
+fn render_rules(rules: &[RuleReport]) -> String {
     let header = ["LINK", "OF", "PATTERN", "EXCEPT", "PREFIX", "ON DELETE", "ON RECREATE"];
     let mut table = Table::new(&header);
     let mut notes = String::new();
-    for rule in rules.as_array().into_iter().flatten() {
-        if let Some(mirror) = rule["rename"].as_str() {
-            let source_topic = cell(&rule["include"]);
+    for rule in rules {
+        if let Some(mirror) = &rule.rename {
+            let source_topic = &rule.include;
             notes.push_str(&format!(
                 "{mirror} is about to begin anew, as a mirror of {source_topic}\n"
             ));
             continue;
         }
-        let names = ["link", "of", "include", "exclude", "prefix", "on_delete", "on_recreate"];
-        table.row(names.map(|name| match cell(&rule[name]) {
-            empty if empty.is_empty() => "-".to_owned(),
-            text => text,
-        }));
+        table.row([
+            rule.link.clone(),
+            rule.of.to_string(),
+            rule.include.clone(),
+            or_none(rule.exclude.as_ref().filter(|exclude| !exclude.is_empty())),
+            or_none(rule.prefix.as_ref().filter(|prefix| !prefix.is_empty())),
+            or_none(rule.on_delete.as_ref()),
+            or_none(rule.on_recreate.as_ref()),
+        ]);
     }
     format!("{}{notes}", table.render())
 }
 
-fn render_stewards(stewards: &Value) -> String {
-    let mut text = String::new();
-    for steward in stewards.as_array().into_iter().flatten() {
-        let link = cell(&steward["link"]);
-        if let Some(failure) = steward["failure"].as_str() {
-            text.push_str(&format!("{link}: {failure}\n"));
-        }
-        for (topic, reason) in steward["refused"].as_object().into_iter().flatten() {
-            text.push_str(&format!("{link}: {topic} is not mirrored: {}\n", cell(reason)));
-        }
-        if let Some(failure) = steward["quotas_failure"].as_str() {
-            text.push_str(&format!("{link}: quotas are not followed: {failure}\n"));
-        }
-        for (who, which) in steward["own_quotas"].as_object().into_iter().flatten() {
-            let which = cell(which);
-            text.push_str(&format!(
-                "{link}: {who}: {which} is this cluster's own, not the source's\n"
-            ));
-        }
-        if let Some(failure) = steward["acls_failure"].as_str() {
-            text.push_str(&format!("{link}: access rules are not followed: {failure}\n"));
-        }
-        if let Some(failure) = steward["users_failure"].as_str() {
-            text.push_str(&format!("{link}: users are not followed: {failure}\n"));
-        }
-        for left_out in ["acls_left_out", "users_left_out"] {
-            for (what, why) in steward[left_out].as_object().into_iter().flatten() {
-                text.push_str(&format!("{link}: {what} is not set here: {}\n", cell(why)));
-            }
-        }
-        for event in steward["events"].as_array().into_iter().flatten() {
-            text.push_str(&format!(
-                "{link}: {}: {}\n",
-                cell(&event["topic"]),
-                cell(&event["what"])
-            ));
-        }
+fn render_links(links: &[OfLink]) -> String {
+    let mut lines = Vec::new();
+    for it in links {
+        let link = &it.link;
+        lines.extend(it.failure.as_ref().map(|failure| format!("{link}: {failure}\n")));
+        lines.extend(
+            it.refused
+                .iter()
+                .map(|(topic, reason)| format!("{link}: {topic} is not mirrored: {reason}\n")),
+        );
+        lines.extend(
+            it.quotas_failure
+                .as_ref()
+                .map(|failure| format!("{link}: quotas are not followed: {failure}\n")),
+        );
+        lines.extend(it.own_quotas.iter().map(|(who, which)| {
+            format!("{link}: {who}: {which} is this cluster's own, not the source's\n")
+        }));
+        lines.extend(
+            it.acls_failure
+                .as_ref()
+                .map(|failure| format!("{link}: access rules are not followed: {failure}\n")),
+        );
+        lines.extend(
+            it.users_failure
+                .as_ref()
+                .map(|failure| format!("{link}: users are not followed: {failure}\n")),
+        );
+        let left_out = it.acls_left_out.iter().chain(&it.users_left_out);
+        lines
+            .extend(left_out.map(|(what, why)| format!("{link}: {what} is not set here: {why}\n")));
+        let event = |it: &Event| format!("{link}: {}: {}\n", it.topic, it.what);
+        lines.extend(it.events.iter().map(event));
     }
-    if text.is_empty() { text } else { format!("\n{text}") }
+    if lines.is_empty() { String::new() } else { format!("\n{}", lines.concat()) }
 }

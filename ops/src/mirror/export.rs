@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use meridian_admin_api::mirror::Divergent;
 use meridian_broker::partition::source::{PRODUCER_ID_HEADER, SEQNO_HEADER};
 use meridian_protocol::messages::ListOffsetsPartition;
 use meridian_protocol::records::{Batch, BatchBuilder, Record};
-use serde::{Deserialize, Serialize};
 
 use crate::client::consumer::{Consumer, ReadOptions};
 use crate::client::producer::{Acks, PartitionWriter, ProducerIdentity, WriteOptions};
@@ -25,17 +25,6 @@ const DECOMPRESSED_SIZE_BYTES_MAX: usize = 64 << 20;
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Reading may bring nothing for so long.
 const STALLED_AFTER: Duration = Duration::from_secs(60);
-
-/// What one partition has that the promoted side does not.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Divergent {
-    pub(super) partition: i32,
-    pub(super) from_offset: i64,
-    /// Offset after the last record.
-    pub(super) end_offset: i64,
-    /// What its records name as their source.
-    pub(super) source: String,
-}
 
 /// The topic that holds what only one side had.
 pub(super) fn topic_of(topic: &str) -> String {

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use meridian_admin_api::link::Reached;
+use meridian_admin_api::methods::{LinkList, LinkTest, MirrorPromote};
+use meridian_admin_api::mirror::Promote;
+use meridian_admin_api::{NoArguments, OfLink};
 use serde::Serialize;
-use serde_json::json;
 
 use super::report::{Forecast, Status};
-use crate::client::{Client, admin, clock, groups};
+use crate::client::{Client, api, clock, groups};
 use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
@@ -83,8 +86,8 @@ pub(super) async fn run(
     };
     if !dry_run && (!is_source_reachable || force) {
         consent.ask(&consequences.loss())?;
-        let arguments = json!({"topic": consequences.topic, "is_forced": force});
-        admin::command(client, "mirror.promote", &arguments).await?;
+        let request = Promote { topic: consequences.topic.clone(), is_forced: force };
+        api::command::<MirrorPromote>(client, &request).await?;
         consequences.is_promoted = true;
     }
     output::print(format, &consequences, Consequences::render)?;
@@ -95,19 +98,18 @@ pub(super) async fn run(
 }
 
 async fn lease_wait_ms(client: &Client, link: &str) -> Result<Option<u64>, Failure> {
-    let links = admin::call(client, "link.list", &json!({})).await?;
-    let link = links.as_array().and_then(|links| links.iter().find(|it| it["link"] == link));
-    Ok(link.and_then(|link| link["promotion_waits_ms"].as_u64()))
+    let links = api::call::<LinkList>(client, &NoArguments {}).await?;
+    Ok(links.into_iter().find(|it| it.link == link).and_then(|it| it.promotion_waits_ms))
 }
 
 /// Whether any broker of a link's source answers, as the cluster that the link is to.
 async fn is_reachable(client: &Client, link: &str) -> Result<bool, Failure> {
-    let Ok(report) = admin::call(client, "link.test", &json!({"link": link})).await else {
+    let request = OfLink { link: link.to_owned() };
+    let Ok(report) = api::call::<LinkTest>(client, &request).await else {
         return Ok(false);
     };
-    let brokers = report["brokers"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let answers = brokers.iter().any(|broker| broker["result"] == "ok");
-    Ok(answers && report["is_expected_cluster"] == true)
+    let answers = report.brokers.iter().any(|broker| broker.result == Reached::Ok);
+    Ok(answers && report.is_expected_cluster)
 }
 
 /// What each group that has positions in the topic here may see again.

@@ -4,11 +4,13 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use meridian_admin_api::methods::{MirrorList, MirrorPartitions, MirrorPause};
+use meridian_admin_api::mirror::{MirrorReport, PartitionReport, Stage};
+use meridian_admin_api::{NoArguments, OfTopic};
 use tokio::task::JoinSet;
 
 use super::render;
-use crate::client::{Client, admin, clock};
+use crate::client::{Client, api, clock};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format};
 
@@ -24,20 +26,18 @@ enum Leader {
     Rests,
     /// It has not heard of the pause, or the mirror was resumed since.
     Unaware,
-    Fetches(BTreeSet<u64>),
+    Fetches(BTreeSet<u32>),
     Silent,
 }
 
 impl Leader {
     /// From what a node says of all mirrors first, and of the partitions that it mirrors after that.
-    fn of(topic: &str, mirrors: &Value, partitions: &Value) -> Self {
-        let rows = |all: &Value| all.as_array().cloned().unwrap_or_default();
-        let mut mirrors = rows(mirrors).into_iter();
-        if mirrors.any(|it| it["topic"] == topic && it["stage"] == "mirroring") {
+    fn of(topic: &str, mirrors: &[MirrorReport], partitions: &[PartitionReport]) -> Self {
+        if mirrors.iter().any(|it| it.topic == topic && it.stage == Stage::Mirroring) {
             return Self::Unaware;
         }
-        let fetched = rows(partitions).into_iter().filter(|it| it["topic"] == topic);
-        let fetched: BTreeSet<u64> = fetched.filter_map(|it| it["partition"].as_u64()).collect();
+        let fetched = partitions.iter().filter(|it| it.topic == topic);
+        let fetched: BTreeSet<u32> = fetched.map(|it| it.partition).collect();
         if fetched.is_empty() { Self::Rests } else { Self::Fetches(fetched) }
     }
 }
@@ -48,7 +48,7 @@ impl fmt::Display for Leader {
             Self::Rests => f.write_str("has stopped"),
             Self::Unaware => f.write_str("has not heard that the mirror is paused"),
             Self::Fetches(partitions) => {
-                let indexes: Vec<String> = partitions.iter().map(u64::to_string).collect();
+                let indexes: Vec<String> = partitions.iter().map(u32::to_string).collect();
                 write!(f, "still fetches partitions {}", indexes.join(", "))
             }
             Self::Silent => f.write_str("does not answer"),
@@ -58,9 +58,9 @@ impl fmt::Display for Leader {
 
 /// Pauses a mirror and waits until it rests.
 pub(super) async fn run(client: &Client, format: Format, topic: &str) -> Result<Exit, Failure> {
-    let arguments = json!({"topic": topic});
-    let answer = json!([admin::command(client, "mirror.pause", &arguments).await?]);
-    output::print(format, &answer, render)?;
+    let request = OfTopic { topic: topic.to_owned() };
+    let mirror = api::command::<MirrorPause>(client, &request).await?;
+    output::print(format, &[mirror], |mirrors| render(mirrors))?;
     holds(client, topic).await
 }
 
@@ -109,25 +109,29 @@ async fn going(client: &Client, topic: &str) -> Result<Vec<(i32, Leader)>, Failu
 }
 
 async fn ask(client: &Client, node: i32, topic: &str) -> Result<Leader, Failure> {
-    let mirrors = admin::call_node(client, node, "mirror.list", &json!({})).await?;
-    let partitions = admin::call_node(client, node, "mirror.partitions", &json!({})).await?;
+    let mirrors = api::call_node::<MirrorList>(client, node, &NoArguments {}).await?;
+    let partitions = api::call_node::<MirrorPartitions>(client, node, &NoArguments {}).await?;
     Ok(Leader::of(topic, &mirrors, &partitions))
 }
 
 #[cfg(test)]
 mod tests {
+    use meridian_admin_api::mirror::PartitionState;
+
     use super::*;
+    use crate::mirror::testing::{mirror, partition};
 
     #[test]
     fn a_leader_rests_once_it_has_heard_of_the_pause_and_fetches_nothing_of_the_mirror() {
-        let mirrors = |stage: &str| json!([{"topic": "t", "stage": stage}, {"topic": "u", "stage": "mirroring"}]);
-        let other = json!([{"topic": "u", "partition": 0}]);
-        let both = json!([{"topic": "u", "partition": 0}, {"topic": "t", "partition": 2}]);
-        assert_eq!(Leader::of("t", &mirrors("mirroring"), &json!([])), Leader::Unaware);
-        assert_eq!(Leader::of("t", &mirrors("paused"), &other), Leader::Rests);
-        let fetches = Leader::of("t", &mirrors("paused"), &both);
+        let mirrors = |stage| [mirror("t", stage, 3), mirror("u", Stage::Mirroring, 1)];
+        let other = [partition("u", 0, PartitionState::Mirroring)];
+        let [of_other] = other.clone();
+        let both = [of_other, partition("t", 2, PartitionState::Mirroring)];
+        assert_eq!(Leader::of("t", &mirrors(Stage::Mirroring), &[]), Leader::Unaware);
+        assert_eq!(Leader::of("t", &mirrors(Stage::Paused), &other), Leader::Rests);
+        let fetches = Leader::of("t", &mirrors(Stage::Paused), &both);
         assert_eq!(fetches, Leader::Fetches(BTreeSet::from([2])));
-        assert_eq!(Leader::of("t", &mirrors("promoted"), &other), Leader::Rests);
+        assert_eq!(Leader::of("t", &mirrors(Stage::Promoted), &other), Leader::Rests);
     }
 
     #[test]

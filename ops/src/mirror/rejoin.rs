@@ -7,13 +7,15 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use meridian_admin_api::OfTopic;
+use meridian_admin_api::methods::{MirrorGiveWay, MirrorRejoin, MirrorReplace, MirrorTakeBack};
+use meridian_admin_api::mirror::{self, Divergent, Progress, RejoinReport, WhatNext};
+use serde::Serialize;
 
-use super::export::{self, Divergent};
+use super::export;
 use super::report::Status;
-use super::switchover::{self, Standing, Switchover};
-use crate::client::{Client, admin, clock};
+use super::switchover::{self, Switchover};
+use crate::client::{Client, api, clock};
 use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
@@ -61,15 +63,6 @@ pub(super) struct Failback {
     within_s: u64,
 }
 
-/// How far a rejoin is, and what comes next.
-#[derive(Debug, Deserialize)]
-struct Look {
-    cluster: String,
-    progress: String,
-    next: String,
-    partitions: Vec<Divergent>,
-}
-
 /// What was done, or would be.
 #[derive(Debug, Serialize)]
 struct Outcome {
@@ -77,7 +70,7 @@ struct Outcome {
     /// The promoted side.
     cluster: String,
     /// How far it was when it was last looked at.
-    progress: String,
+    progress: Progress,
     diverged_topic: String,
     /// Records exported; before that, offsets that may hold some. `null` if this run found it done.
     records: Option<u64>,
@@ -85,28 +78,37 @@ struct Outcome {
     partitions: Vec<Divergent>,
 }
 
-impl Look {
-    async fn ask(
-        client: &Client,
-        topic: &str,
-        link: &str,
-        exported: Option<&[i64]>,
-    ) -> Result<Self, Failure> {
-        let arguments = json!({"topic": topic, "link": link, "exported": exported});
-        let answer = admin::call(client, "mirror.rejoin", &arguments).await?;
-        serde_json::from_value(answer).map_err(|error| {
-            Failure::Invalid(format!("the answer to mirror.rejoin is not of this version: {error}"))
-        })
-    }
+/// A topic that takes records here again.
+#[derive(Debug, Serialize)]
+struct TakenBack {
+    topic: String,
+    takes_records: bool,
+}
 
-    fn into_outcome(self, topic: &str, records: Option<u64>) -> Outcome {
-        Outcome {
+async fn look(
+    client: &Client,
+    topic: &str,
+    link: &str,
+    exported: Option<&[i64]>,
+) -> Result<RejoinReport, Failure> {
+    let request = request(topic, link, exported, false);
+    api::call::<MirrorRejoin>(client, &request).await
+}
+
+fn request(topic: &str, link: &str, exported: Option<&[i64]>, over_link: bool) -> mirror::Rejoin {
+    let exported = exported.map(<[i64]>::to_vec);
+    mirror::Rejoin { topic: topic.to_owned(), link: link.to_owned(), exported, over_link }
+}
+
+impl Outcome {
+    fn of(look: RejoinReport, topic: &str, records: Option<u64>) -> Self {
+        Self {
             topic: topic.to_owned(),
-            is_done: self.next == "done",
+            is_done: look.next == WhatNext::Done,
             diverged_topic: export::topic_of(topic),
-            cluster: self.cluster,
-            progress: self.progress,
-            partitions: self.partitions,
+            cluster: look.cluster,
+            progress: look.progress,
+            partitions: look.partitions,
             records,
         }
     }
@@ -117,10 +119,10 @@ impl Rejoin {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
         let Self { topic, link, consent, take_back, over_link } = self;
         if take_back {
-            let arguments = json!({"topic": topic});
-            admin::command(client, "mirror.take-back", &arguments).await?;
-            output::print(format, &json!({"topic": topic, "takes_records": true}), |_| {
-                format!("{topic} takes records here again\n")
+            let request = OfTopic { topic: topic.clone() };
+            api::command::<MirrorTakeBack>(client, &request).await?;
+            output::print(format, &TakenBack { topic, takes_records: true }, |it| {
+                format!("{} takes records here again\n", it.topic)
             })?;
             return Ok(Exit::Ok);
         }
@@ -131,7 +133,7 @@ impl Rejoin {
                 rejoin(client, &topic, &link, over_link).await?
             }
         };
-        if outcome.progress == "writing" {
+        if outcome.progress == Progress::Writing {
             let Outcome { topic, cluster, .. } = outcome;
             return Err(Failure::Invalid(format!(
                 "{topic} takes records here, and cluster {cluster} mirrors it: nothing is to rejoin"
@@ -158,7 +160,7 @@ impl Failback {
         }
         agree(client, consent, &topic, &link).await?;
         let outcome = rejoin(client, &topic, &link, over_link).await?;
-        if outcome.progress == "writing" {
+        if outcome.progress == Progress::Writing {
             output::print(format, &outcome, |it| {
                 format!(
                     "{} takes records here already; cluster {} mirrors it\n",
@@ -170,7 +172,7 @@ impl Failback {
         if matches!(format, Format::Table) {
             output::print(format, &outcome, Outcome::render)?;
         }
-        let is_under_way = Standing::here(client, &topic).await?.is_under_way();
+        let is_under_way = switchover::is_under_way(&switchover::here(client, &topic).await?);
         if !is_under_way {
             catch_up(client, &topic).await?;
         }
@@ -184,7 +186,7 @@ async fn agree(client: &Client, consent: Consent, topic: &str, link: &str) -> Re
         return Ok(());
     }
     let outcome = forecast(client, topic, link).await?;
-    if outcome.is_done || outcome.progress == "writing" {
+    if outcome.is_done || outcome.progress == Progress::Writing {
         return Ok(());
     }
     let only_here = outcome.records.map_or_else(
@@ -201,11 +203,11 @@ async fn agree(client: &Client, consent: Consent, topic: &str, link: &str) -> Re
 
 /// What would be done.
 async fn forecast(client: &Client, topic: &str, link: &str) -> Result<Outcome, Failure> {
-    let look = Look::ask(client, topic, link, None).await?;
+    let look = look(client, topic, link, None).await?;
     let offsets = look.partitions.iter().map(|it| it.end_offset - it.from_offset);
     let offsets = offsets.map(|count| u64::try_from(count).unwrap_or(0)).sum();
-    let records = (look.next != "done").then_some(offsets);
-    Ok(look.into_outcome(topic, records))
+    let records = (look.next != WhatNext::Done).then_some(offsets);
+    Ok(Outcome::of(look, topic, records))
 }
 
 /// One run of the command.
@@ -220,7 +222,7 @@ struct Run<'r> {
     records: Option<u64>,
     partitions: Vec<Divergent>,
     /// What came next when it was last looked at, and since when that is so.
-    last: String,
+    last: Option<WhatNext>,
     since: Instant,
 }
 
@@ -232,7 +234,7 @@ async fn rejoin(
     over_link: bool,
 ) -> Result<Outcome, Failure> {
     let (exported, records, partitions) = (None, None, Vec::new());
-    let (last, since) = (String::new(), clock::now());
+    let (last, since) = (None, clock::now());
     let mut run =
         Run { client, topic, link, over_link, exported, records, partitions, last, since };
     loop {
@@ -254,9 +256,9 @@ impl Run<'_> {
 
     async fn advance(&mut self) -> Result<Option<Outcome>, Failure> {
         let &mut Self { client, topic, link, .. } = self;
-        let look = Look::ask(client, topic, link, self.exported.as_deref()).await?;
-        if look.next != self.last {
-            (self.last, self.since) = (look.next.clone(), clock::now());
+        let look = look(client, topic, link, self.exported.as_deref()).await?;
+        if self.last.as_ref() != Some(&look.next) {
+            (self.last, self.since) = (Some(look.next.clone()), clock::now());
         } else if self.is_stuck() {
             return Err(Failure::Invalid(format!(
                 "{topic} is still {}, and nothing has changed for {} s: `meridian link test {link}` \
@@ -267,24 +269,26 @@ impl Run<'_> {
         } else {
             clock::sleep(LOOK_EVERY).await;
         }
-        let (exported, over_link) = (&self.exported, self.over_link);
-        let arguments = json!({
-            "topic": topic, "link": link, "exported": exported, "over_link": over_link,
-        });
-        match look.next.as_str() {
-            "give-way" => drop(admin::command(client, "mirror.give-way", &arguments).await?),
-            "export" => {
+        let request = request(topic, link, self.exported.as_deref(), self.over_link);
+        match &look.next {
+            WhatNext::GiveWay => {
+                api::command::<MirrorGiveWay>(client, &request).await?;
+            }
+            WhatNext::Export => {
                 self.records = Some(export::export(client, topic, &look.partitions).await?);
                 self.exported = Some(look.partitions.iter().map(|it| it.end_offset).collect());
                 self.partitions = look.partitions;
             }
-            "replace" => drop(admin::command(client, "mirror.replace", &arguments).await?),
-            "wait" => {}
-            "done" => {
-                let partitions = std::mem::take(&mut self.partitions);
-                return Ok(Some(Look { partitions, ..look }.into_outcome(topic, self.records)));
+            WhatNext::Replace => {
+                api::command::<MirrorReplace>(client, &request).await?;
             }
-            other => {
+            WhatNext::Wait => {}
+            WhatNext::Done => {
+                let partitions = std::mem::take(&mut self.partitions);
+                let look = RejoinReport { partitions, ..look };
+                return Ok(Some(Outcome::of(look, topic, self.records)));
+            }
+            WhatNext::Unknown(other) => {
                 let message = format!("the node wants {other}: use the tool of its version");
                 return Err(Failure::Invalid(message));
             }

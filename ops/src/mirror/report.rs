@@ -1,34 +1,24 @@
 //! The state of mirrors, gathered from all nodes: each knows of the partitions that it leads.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bytes::Bytes;
-use meridian_protocol::messages::MeridianAdminRequest;
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use meridian_admin_api::methods::{MirrorList, MirrorPartitions};
+use meridian_admin_api::mirror::{
+    ContractReport, LeaseReport, MirrorReport, PartitionReport, PartitionState, SourceLease, Stage,
+};
+use meridian_admin_api::{Besides, NoArguments};
+use serde::Serialize;
 
-use super::contract::{self, Contract};
-use super::lease::{self, Lease};
-use super::switchover::Standing;
-use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT, admin};
+use super::{contract, lease, switchover};
+use crate::client::{Client, api};
 use crate::failure::Failure;
 use crate::output::{self, Table};
 
-/// A partition's state while the node that leads it has not said anything of it.
-const STARTING: &str = "starting";
-const PAUSED: &str = "paused";
-/// The stage and state of a mirror that is none any more.
-const PROMOTED: &str = "promoted";
-/// The state of a promoted mirror whose source takes records as well.
-const BOTH_PROMOTED: &str = "both-promoted";
 const BOTH_PROMOTED_ADVICE: &str = "nothing is merged: run `meridian mirror rejoin` at the side with \
                                     the lower link epoch, which keeps what only that side has";
 /// A source that was not heard of for longer may have taken any number of records since.
 const HEARD_LATELY_MS: u64 = 2000;
-/// States in which nothing is wrong.
-const WELL: [&str; 6] = [STARTING, "verifying", "catching-up", "mirroring", PAUSED, PROMOTED];
-
 /// What `mirror status` shows.
 #[derive(Debug, Serialize)]
 pub(super) struct Status {
@@ -36,9 +26,9 @@ pub(super) struct Status {
     /// By link: how many positions of groups are in which state.
     groups: BTreeMap<String, String>,
     /// Topics here whose own mirrors are bound to be near.
-    contracts: Vec<Contract>,
+    contracts: Vec<ContractReport>,
     /// Topics here that are written to under a lease only.
-    leases: Vec<Lease>,
+    leases: Vec<LeaseReport>,
 }
 
 /// One mirror and its partitions.
@@ -46,47 +36,124 @@ pub(super) struct Status {
 struct MirrorStatus {
     topic: String,
     link: String,
-    stage: String,
+    stage: Stage,
     partitions: Vec<PartitionStatus>,
 }
 
+/// What a partition does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(into = "String")]
+enum State {
+    /// The node that leads it has not said anything of it.
+    Starting,
+    /// As that node says.
+    Said(PartitionState),
+    /// No node mirrors it: as operators want it of the whole mirror, or of its link.
+    Wanted(Stage),
+    /// It was promoted, and its source takes records as well.
+    BothPromoted,
+}
+
+impl State {
+    fn as_str(&self) -> &str {
+        match self {
+            Self::Starting => "starting",
+            Self::Said(state) => state.as_str(),
+            Self::Wanted(stage) => stage.as_str(),
+            Self::BothPromoted => "both-promoted",
+        }
+    }
+
+    /// Whether nothing is wrong.
+    fn is_well(&self) -> bool {
+        match self {
+            Self::Starting => true,
+            Self::Said(PartitionState::Paused) => true,
+            Self::Said(_) => self.follows(),
+            Self::Wanted(stage) => matches!(stage, Stage::Paused | Stage::Promoted),
+            Self::BothPromoted => false,
+        }
+    }
+
+    /// Whether it follows its source, or is about to.
+    fn follows(&self) -> bool {
+        self.fetches() || *self == Self::Said(PartitionState::Verifying)
+    }
+
+    /// Whether it fetches what its source has.
+    fn fetches(&self) -> bool {
+        matches!(self, Self::Said(PartitionState::Mirroring | PartitionState::CatchingUp))
+    }
+
+    fn is_paused(&self) -> bool {
+        matches!(self, Self::Said(PartitionState::Paused) | Self::Wanted(Stage::Paused))
+    }
+}
+
+impl From<State> for String {
+    fn from(state: State) -> Self {
+        state.as_str().to_owned()
+    }
+}
+
 /// One partition, as the node that mirrors it says.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize)]
 struct PartitionStatus {
     topic: String,
     partition: u32,
-    state: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<u32>,
+    state: State,
     reason: String,
     advice: Option<String>,
     end_offset: Option<i64>,
     source_end_offset: Option<i64>,
-    #[serde(default)]
     source_seen_ms_ago: Option<u64>,
     lag_records: u64,
     lag_bytes: u64,
     lag_ms: u64,
-    #[serde(default)]
     source_lag_max_ms: Option<u64>,
     /// Bytes of batches since the node began to follow.
-    #[serde(default)]
     mirrored_bytes: Option<u64>,
     /// How fast they came since the look before, while somebody watches.
-    #[serde(default)]
     bytes_per_second: Option<u64>,
-    #[serde(default)]
     source_records_per_second: Option<f64>,
+    source_lease: Option<SourceLease>,
     /// What a newer server says besides.
     #[serde(flatten)]
-    more: BTreeMap<String, Value>,
+    besides: Besides,
+}
+
+impl From<PartitionReport> for PartitionStatus {
+    fn from(report: PartitionReport) -> Self {
+        Self {
+            topic: report.topic,
+            partition: report.partition,
+            node: Some(report.node),
+            state: State::Said(report.state),
+            reason: report.reason,
+            advice: report.advice,
+            end_offset: report.end_offset,
+            source_end_offset: report.source_end_offset,
+            source_seen_ms_ago: report.source_seen_ms_ago,
+            lag_records: report.lag_records,
+            lag_bytes: report.lag_bytes,
+            lag_ms: report.lag_ms,
+            source_lag_max_ms: report.source_lag_max_ms,
+            mirrored_bytes: Some(report.mirrored_bytes),
+            bytes_per_second: None,
+            source_records_per_second: report.source_records_per_second,
+            source_lease: report.source_lease,
+            besides: report.besides,
+        }
+    }
 }
 
 impl Status {
     /// Asks all nodes for one mirror, or for all.
     pub(super) async fn ask(client: &Client, topic: Option<&str>) -> Result<Self, Failure> {
-        let mirrors = admin::call(client, "mirror.list", &json!({})).await?;
-        let mirrors = mirrors.as_array().map(Vec::as_slice).unwrap_or_default();
-        let wanted = mirrors.iter().filter(|it| topic.is_none_or(|topic| it["topic"] == topic));
-        let wanted: Vec<&Value> = wanted.collect();
+        let mut wanted = api::call::<MirrorList>(client, &NoArguments {}).await?;
+        wanted.retain(|it| topic.is_none_or(|topic| it.topic == topic));
         let contracts = contract::contracts(client, topic).await?;
         let leases = lease::leases(client, topic).await?;
         if let (Some(topic), [], [], []) =
@@ -94,9 +161,9 @@ impl Status {
         {
             return Err(super::no_mirror(topic));
         }
-        let reports = reports(client).await?;
+        let reports = api::call_all::<MirrorPartitions, _>(client).await?;
         let mut mirrors: Vec<_> = wanted.into_iter().map(|it| joined(it, &reports)).collect();
-        for mirror in mirrors.iter_mut().filter(|mirror| mirror.stage == PROMOTED) {
+        for mirror in mirrors.iter_mut().filter(|mirror| mirror.stage == Stage::Promoted) {
             mirror.compare(client).await;
         }
         let mut groups: BTreeMap<_, _> =
@@ -121,18 +188,17 @@ impl Status {
 
     /// Whether none of these is a mirror any more.
     pub(super) fn is_promoted(&self) -> bool {
-        !self.mirrors.is_empty() && self.mirrors.iter().all(|mirror| mirror.stage == PROMOTED)
+        !self.mirrors.is_empty()
+            && self.mirrors.iter().all(|mirror| mirror.stage == Stage::Promoted)
     }
 
     /// What keeps these mirrors from being switched over.
     pub(super) fn obstacles(&self) -> Vec<String> {
-        let follows = |it: &&PartitionStatus| {
-            matches!(it.state.as_str(), "mirroring" | "catching-up" | "verifying")
+        let others = self.partitions().filter(|it| !it.state.follows());
+        let said = |it: &PartitionStatus| {
+            format!("{}-{} is {}: {}", it.topic, it.partition, it.state.as_str(), it.reason)
         };
-        let others = self.partitions().filter(|it| !follows(it));
-        others
-            .map(|it| format!("{}-{} is {}: {}", it.topic, it.partition, it.state, it.reason))
-            .collect()
+        others.map(said).collect()
     }
 
     /// Records that are missing, and for how long in milliseconds.
@@ -143,7 +209,7 @@ impl Status {
 
     /// Whether every partition has all but what came just now.
     pub(super) fn is_up_to_date(&self) -> bool {
-        self.partitions().all(|it| it.state == "mirroring")
+        self.partitions().all(|it| it.state == State::Said(PartitionState::Mirroring))
     }
 
     /// The link of the first of these mirrors.
@@ -158,9 +224,9 @@ impl Status {
 
     /// Whether nothing has stopped and every source answers.
     pub(super) fn is_well(&self) -> bool {
-        self.partitions().all(|partition| WELL.contains(&partition.state.as_str()))
-            && self.contracts.iter().all(Contract::is_kept)
-            && self.leases.iter().all(Lease::is_held)
+        self.partitions().all(|partition| partition.state.is_well())
+            && self.contracts.iter().all(contract::is_kept)
+            && self.leases.iter().all(lease::is_held)
     }
 
     fn partitions(&self) -> impl Iterator<Item = &PartitionStatus> {
@@ -196,7 +262,7 @@ impl Status {
                     mirror.topic.clone(),
                     mirror.link.clone(),
                     partition.partition.to_string(),
-                    partition.state.clone(),
+                    partition.state.as_str().to_owned(),
                     offset(partition.end_offset),
                     offset(partition.source_end_offset),
                     lag(partition.lag_records.to_string()),
@@ -204,7 +270,7 @@ impl Status {
                     lag(partition.lag_ms.to_string()),
                     partition.bytes_per_second.map_or("-".to_owned(), output::bytes),
                 ]);
-                if !WELL.contains(&partition.state.as_str()) {
+                if !partition.state.is_well() {
                     let advice = partition.advice.as_deref().unwrap_or_default();
                     let place = format!("{}-{}", mirror.topic, partition.partition);
                     notes.push(format!("{place}: {}; {advice}\n", partition.reason));
@@ -218,8 +284,8 @@ impl Status {
             ));
         }
         notes.extend(self.mirrors.iter().filter_map(MirrorStatus::lease));
-        notes.extend(self.contracts.iter().map(Contract::render));
-        notes.extend(self.leases.iter().map(Lease::render));
+        notes.extend(self.contracts.iter().map(contract::render));
+        notes.extend(self.leases.iter().map(lease::render));
         match (self.mirrors.is_empty(), notes.is_empty()) {
             (true, false) => notes.concat(),
             (_, true) => table.render(),
@@ -232,8 +298,8 @@ impl Status {
     /// Whether the source of every mirror writes under a lease of this cluster, so that it takes nothing
     /// once the mirror is promoted; true as well if no link asks for that.
     pub(super) fn is_covered(&self) -> bool {
-        let states = self.mirrors.iter().flat_map(MirrorStatus::lease_states);
-        states.into_iter().all(|state| state == "granted")
+        let mut states = self.partitions().filter_map(|it| it.source_lease.as_ref());
+        states.all(|state| *state == SourceLease::Granted)
     }
 
     /// The report for a command that began so long ago: what a source may have taken since does not count.
@@ -251,18 +317,18 @@ impl MirrorStatus {
     /// Who let it rest, and what to do about it: that is no fault, but easily forgotten.
     fn paused(&self) -> Option<String> {
         let Self { topic, link, stage, .. } = self;
-        let resume = match stage.as_str() {
-            "paused" => format!("mirror resume {topic}"),
+        let resume = match stage {
+            Stage::Paused => format!("mirror resume {topic}"),
             _ => format!("link resume {link}"),
         };
-        let is_paused = self.partitions.iter().any(|partition| partition.state == PAUSED);
+        let is_paused = self.partitions.iter().any(|partition| partition.state.is_paused());
         is_paused.then(|| format!("{topic}: paused by an operator; `meridian {resume}` goes on\n"))
     }
 
     /// What its partitions say of the lease of their source, if its link has one.
-    fn lease_states(&self) -> Vec<&str> {
-        let states = self.partitions.iter().filter_map(|it| it.more.get("source_lease")?.as_str());
-        states.collect::<std::collections::BTreeSet<&str>>().into_iter().collect()
+    fn lease_states(&self) -> Vec<String> {
+        let states = self.partitions.iter().filter_map(|it| it.source_lease.as_ref());
+        states.map(SourceLease::to_string).collect::<BTreeSet<String>>().into_iter().collect()
     }
 
     /// How the lease of its source is, if its link has one.
@@ -277,8 +343,8 @@ impl MirrorStatus {
     /// nothing ever merges them by itself.
     async fn compare(&mut self, client: &Client) {
         // A source that is gone, or is no meridian, says nothing of itself.
-        let Ok(there) = Standing::at_source(client, &self.topic).await else { return };
-        let Ok(here) = Standing::here(client, &self.topic).await else { return };
+        let Ok(there) = switchover::at_source(client, &self.topic).await else { return };
+        let Ok(here) = switchover::here(client, &self.topic).await else { return };
         let is_same = here.mirrors.is_some_and(|it| it.topic_id == there.topic_id);
         // Without a lease of this side, which was promoted, it takes none.
         let is_barred = there.needs_lease_of.as_ref() == Some(&here.cluster);
@@ -290,7 +356,7 @@ impl MirrorStatus {
             there.cluster, there.link_epoch, here.link_epoch
         );
         for partition in &mut self.partitions {
-            partition.state = BOTH_PROMOTED.to_owned();
+            partition.state = State::BothPromoted;
             partition.reason.clone_from(&reason);
             partition.advice = Some(BOTH_PROMOTED_ADVICE.to_owned());
         }
@@ -302,43 +368,21 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     bytes.saturating_mul(1000) / milliseconds
 }
 
-/// What every node says of the partitions that it mirrors. One that is down says nothing.
-async fn reports(client: &Client) -> Result<Vec<PartitionStatus>, Failure> {
-    let view = client.refresh(Some(&[])).await?;
-    let mut reports = Vec::new();
-    for node in view.brokers.keys() {
-        let Ok(connection) = client.node(*node, Lane::CONTROL).await else { continue };
-        let body = Bytes::from_static(b"{}");
-        let request = MeridianAdminRequest { method: "mirror.partitions".into(), body };
-        let Ok(response) = connection.call(&request, REQUEST_TIMEOUT).await else { continue };
-        let what = || format!("mirrors of node {node}");
-        ClientError::check(what, response.error_code, response.error_message.as_deref())?;
-        let said: Vec<PartitionStatus> =
-            serde_json::from_slice(&response.body).map_err(|error| {
-                Failure::Invalid(format!(
-                    "the answer of node {node} is not of this version: {error}"
-                ))
-            })?;
-        reports.extend(said);
-    }
-    Ok(reports)
-}
-
-fn joined(mirror: &Value, reports: &[PartitionStatus]) -> MirrorStatus {
-    let text = |name: &str| mirror[name].as_str().unwrap_or_default().to_owned();
-    let (topic, stage) = (text("topic"), text("stage"));
-    let state = match stage.as_str() {
-        "mirroring" if mirror["is_link_paused"] == true => PAUSED,
-        "mirroring" => STARTING,
-        stage => stage,
+fn joined(mirror: MirrorReport, reports: &[PartitionReport]) -> MirrorStatus {
+    let MirrorReport { topic, link, stage, is_link_paused, partitions: count, .. } = mirror;
+    let state = match &stage {
+        Stage::Mirroring if is_link_paused => State::Wanted(Stage::Paused),
+        Stage::Mirroring => State::Starting,
+        stage => State::Wanted(stage.clone()),
     };
     let silent = |partition| PartitionStatus {
         topic: topic.clone(),
         partition,
-        state: state.to_owned(),
-        reason: match state {
-            PAUSED => "by an operator",
-            PROMOTED => "a topic of this cluster's own",
+        node: None,
+        state: state.clone(),
+        reason: match &state {
+            State::Wanted(Stage::Paused) => "by an operator",
+            State::Wanted(Stage::Promoted) => "a topic of this cluster's own",
             _ => "no node has said anything of it yet",
         }
         .to_owned(),
@@ -353,17 +397,17 @@ fn joined(mirror: &Value, reports: &[PartitionStatus]) -> MirrorStatus {
         source_records_per_second: None,
         mirrored_bytes: None,
         bytes_per_second: None,
-        more: BTreeMap::new(),
+        source_lease: None,
+        besides: Besides::new(),
     };
     // What nodes still say of one that was just promoted is of the time before.
-    let reports = if stage == PROMOTED { &[] } else { reports };
-    let count = u32::try_from(mirror["partitions"].as_u64().unwrap_or(0)).unwrap_or(0);
+    let reports = if stage == Stage::Promoted { &[] } else { reports };
     let find = |index| {
         let found = reports.iter().find(|it| it.topic == topic && it.partition == index);
-        found.cloned().unwrap_or_else(|| silent(index))
+        found.cloned().map_or_else(|| silent(index), PartitionStatus::from)
     };
-    let partitions = (0..count).map(find).collect();
-    MirrorStatus { link: text("link"), topic, stage, partitions }
+    let partitions = (0..u32::try_from(count).unwrap_or(u32::MAX)).map(find).collect();
+    MirrorStatus { topic, link, stage, partitions }
 }
 
 /// What a promotion would lose, if the source is gone for good.
@@ -401,7 +445,7 @@ impl Forecast {
     pub(super) fn of(status: &Status, is_source_reachable: bool) -> Self {
         let is_known = |it: &&PartitionStatus| {
             is_source_reachable
-                && matches!(it.state.as_str(), "mirroring" | "catching-up")
+                && it.state.fetches()
                 && it.source_end_offset.is_some()
                 && it.source_seen_ms_ago.is_none_or(|ago_ms| ago_ms <= HEARD_LATELY_MS)
         };
@@ -473,16 +517,13 @@ impl Forecast {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mirror::testing::{mirror, partition};
 
-    fn status(state: &str, lag_records: u64) -> Status {
-        let mirror = json!({"topic": "t", "link": "l", "stage": "mirroring", "partitions": 2,
-            "is_link_paused": false});
-        let report = json!({"topic": "t", "partition": 1, "node": 3, "state": state,
-            "reason": "because", "advice": "do it", "end_offset": 5, "source_end_offset": 7,
-            "lag_records": lag_records, "lag_bytes": 20, "lag_ms": 30, "mirrored_bytes": 1});
-        let report = serde_json::from_value(report).unwrap();
+    fn status(state: PartitionState, lag_records: u64) -> Status {
+        let mirror = mirror("t", Stage::Mirroring, 2);
+        let report = PartitionReport { lag_records, ..partition("t", 1, state) };
         Status {
-            mirrors: vec![joined(&mirror, &[report])],
+            mirrors: vec![joined(mirror, &[report])],
             groups: BTreeMap::new(),
             contracts: Vec::new(),
             leases: Vec::new(),
@@ -491,22 +532,22 @@ mod tests {
 
     #[test]
     fn partitions_that_nobody_speaks_of_are_shown_too() {
-        let status = status("mirroring", 0);
+        let status = status(PartitionState::Mirroring, 0);
         assert!(status.is_well());
         let states: Vec<_> = status.partitions().map(|it| it.state.as_str()).collect();
-        assert_eq!(states, [STARTING, "mirroring"]);
+        assert_eq!(states, ["starting", "mirroring"]);
     }
 
     #[test]
     fn what_has_stopped_is_explained_below_the_table() {
-        let status = status("diverged", 0);
+        let status = status(PartitionState::Diverged, 0);
         assert!(!status.is_well());
         assert!(status.render().ends_with("\nt-1: because; do it\n"));
     }
 
     #[test]
     fn nothing_is_missing_only_if_that_is_known() {
-        let text = status("mirroring", 0).render();
+        let text = status(PartitionState::Mirroring, 0).render();
         let cells = |index: usize| text.lines().nth(index).map(|line| line.split_whitespace());
         let lags = |index| cells(index).unwrap().skip(6).collect::<Vec<_>>().join(" ");
         assert_eq!(lags(1), "- - - -", "{text}");
@@ -515,48 +556,47 @@ mod tests {
 
     #[test]
     fn a_mirror_that_rests_says_what_has_it_go_on() {
-        let paused = |stage: &str, is_link_paused: bool| {
-            let mut status = status("mirroring", 0);
-            let mirror = json!({"topic": "t", "link": "l", "stage": stage, "partitions": 1,
-                "is_link_paused": is_link_paused});
-            status.mirrors = vec![joined(&mirror, &[])];
+        let paused = |stage, is_link_paused: bool| {
+            let mut status = status(PartitionState::Mirroring, 0);
+            let mirror = MirrorReport { is_link_paused, ..mirror("t", stage, 1) };
+            status.mirrors = vec![joined(mirror, &[])];
             assert!(status.is_well());
             status.render()
         };
         assert!(
-            paused("paused", false)
+            paused(Stage::Paused, false)
                 .ends_with("\nt: paused by an operator; `meridian mirror resume t` goes on\n")
         );
-        assert!(paused("mirroring", true).ends_with("`meridian link resume l` goes on\n"));
-        assert!(!paused("mirroring", false).contains("resume"));
+        assert!(paused(Stage::Mirroring, true).ends_with("`meridian link resume l` goes on\n"));
+        assert!(!paused(Stage::Mirroring, false).contains("resume"));
     }
 
     #[test]
     fn what_was_said_of_a_mirror_before_its_promotion_is_not_shown_after_it() {
-        let before = status("source-deleted", 0);
-        let reports: Vec<_> = before.partitions().cloned().collect();
-        let mirror = json!({"topic": "t", "link": "l", "stage": "promoted", "partitions": 2});
-        let after = Status { mirrors: vec![joined(&mirror, &reports)], ..before };
+        let before = status(PartitionState::SourceDeleted, 0);
+        let reports = [0, 1].map(|index| partition("t", index, PartitionState::SourceDeleted));
+        let mirror = mirror("t", Stage::Promoted, 2);
+        let after = Status { mirrors: vec![joined(mirror, &reports)], ..before };
         assert!(after.is_well() && after.is_promoted());
     }
 
     #[test]
     fn who_watches_sees_how_fast_bytes_come() {
-        let before = status("mirroring", 0);
-        let mut now = status("mirroring", 0);
+        let before = status(PartitionState::Mirroring, 0);
+        let mut now = status(PartitionState::Mirroring, 0);
         now.mirrors[0].partitions[1].mirrored_bytes = Some(3001);
         now.measure(&before, Duration::from_millis(1500));
         let rates: Vec<_> = now.partitions().map(|it| it.bytes_per_second).collect();
         assert_eq!(rates, [None, Some(2000)]);
         // Another node mirrors it now, and has begun to count anew.
-        let mut moved = status("mirroring", 0);
+        let mut moved = status(PartitionState::Mirroring, 0);
         moved.measure(&now, Duration::from_secs(1));
         assert!(moved.partitions().all(|it| it.bytes_per_second.is_none()));
     }
 
     #[test]
     fn a_forecast_counts_what_is_missing_and_what_is_unknown() {
-        let forecast = Forecast::of(&status("catching-up", 2), true);
+        let forecast = Forecast::of(&status(PartitionState::CatchingUp, 2), true);
         let seen = (forecast.seen_records, forecast.seen_bytes, forecast.milliseconds);
         assert_eq!(seen, (2, 20, 30));
         assert_eq!(forecast.unknown_partitions, [0]);
@@ -567,7 +607,7 @@ mod tests {
 
     #[test]
     fn a_source_that_is_silent_is_unknown_before_its_mirror_has_noticed() {
-        let mut status = status("mirroring", 0);
+        let mut status = status(PartitionState::Mirroring, 0);
         status.mirrors[0].partitions.remove(0);
         assert_eq!(Forecast::of(&status, true).records, Some(0));
         assert_eq!(Forecast::of(&status, false).records, None);
@@ -577,7 +617,7 @@ mod tests {
 
     #[test]
     fn what_a_source_may_have_taken_is_told_as_of_the_beginning_of_a_long_look() {
-        let mut status = status("source-unreachable", 2);
+        let mut status = status(PartitionState::SourceUnreachable, 2);
         for (partition, ago_ms) in status.mirrors[0].partitions.iter_mut().zip([900, 200]) {
             partition.source_seen_ms_ago = Some(ago_ms);
             partition.source_records_per_second = Some(100.0);
@@ -589,7 +629,7 @@ mod tests {
 
     #[test]
     fn a_forecast_without_the_source_is_unknown_and_says_what_may_be() {
-        let mut status = status("source-unreachable", 0);
+        let mut status = status(PartitionState::SourceUnreachable, 0);
         let partition = |it: &mut PartitionStatus| {
             it.source_seen_ms_ago = Some(12_300);
             it.source_records_per_second = Some(10.0);

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use meridian_admin_api::OfTopic;
+use meridian_admin_api::methods::{MirrorRollback, MirrorSource, MirrorStanding, MirrorSwitchover};
+use meridian_admin_api::mirror::{self, Act, StandingReport};
+use serde::Serialize;
 
 use super::report::Status;
-use crate::client::{Client, admin, clock};
+use crate::client::{Client, api, clock};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format};
 
@@ -42,36 +44,6 @@ impl Switchover {
     }
 }
 
-/// How a topic stands at one of its clusters.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Standing {
-    pub(super) cluster: String,
-    pub(super) topic_id: String,
-    pub(super) takes_records: bool,
-    pub(super) link_epoch: u64,
-    /// The cluster without whose lease it takes no records.
-    #[serde(default)]
-    pub(super) needs_lease_of: Option<String>,
-    act: String,
-    step: Option<String>,
-    reason: Option<String>,
-    last: Option<Last>,
-    pub(super) mirrors: Option<Mirrors>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Last {
-    attempt: u64,
-    rolled_back: Option<String>,
-}
-
-/// What a topic mirrors, or mirrored.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Mirrors {
-    pub(super) cluster: String,
-    pub(super) topic_id: String,
-}
-
 /// What a switchover would do.
 #[derive(Debug, Serialize)]
 struct Plan {
@@ -94,27 +66,18 @@ struct Outcome {
     reason: Option<String>,
 }
 
-impl Standing {
-    async fn ask(client: &Client, method: &str, topic: &str) -> Result<Self, Failure> {
-        let answer = admin::call(client, method, &json!({"topic": topic})).await?;
-        serde_json::from_value(answer).map_err(|error| {
-            Failure::Invalid(format!("the answer to {method} is not of this version: {error}"))
-        })
-    }
+/// How the topic stands at this cluster.
+pub(super) async fn here(client: &Client, topic: &str) -> Result<StandingReport, Failure> {
+    api::call::<MirrorStanding>(client, &OfTopic { topic: topic.to_owned() }).await
+}
 
-    /// How the topic stands at this cluster.
-    pub(super) async fn here(client: &Client, topic: &str) -> Result<Self, Failure> {
-        Self::ask(client, "mirror.standing", topic).await
-    }
+/// How it stands at its source, as a node of this cluster is told.
+pub(super) async fn at_source(client: &Client, topic: &str) -> Result<StandingReport, Failure> {
+    api::call::<MirrorSource>(client, &OfTopic { topic: topic.to_owned() }).await
+}
 
-    /// How it stands at its source, as a node of this cluster is told.
-    pub(super) async fn at_source(client: &Client, topic: &str) -> Result<Self, Failure> {
-        Self::ask(client, "mirror.source", topic).await
-    }
-
-    pub(super) fn is_under_way(&self) -> bool {
-        self.act == "taking-over"
-    }
+pub(super) fn is_under_way(standing: &StandingReport) -> bool {
+    standing.act == Act::TakingOver
 }
 
 /// Runs the command.
@@ -127,11 +90,12 @@ pub(super) async fn run(
     if dry_run {
         return plan(client, format, &topic).await;
     }
-    let arguments = json!({"topic": topic, "within_ms": within_s.saturating_mul(1000)});
     if rollback {
-        admin::command(client, "mirror.rollback", &arguments).await?;
+        api::command::<MirrorRollback>(client, &OfTopic { topic: topic.clone() }).await?;
     } else if !resume {
-        admin::command(client, "mirror.switchover", &arguments).await?;
+        let within_ms = Some(within_s.saturating_mul(1000));
+        let request = mirror::Switchover { topic: topic.clone(), within_ms };
+        api::command::<MirrorSwitchover>(client, &request).await?;
     }
     wait(client, format, &topic, Duration::from_secs(within_s) + PATIENCE, rollback).await
 }
@@ -143,9 +107,9 @@ async fn plan(client: &Client, format: Format, topic: &str) -> Result<Exit, Fail
             "{topic} is promoted: it takes records here, and nothing is to be switched over"
         )));
     }
-    let here = Standing::here(client, topic).await?;
+    let here = here(client, topic).await?;
     let mut obstacles = status.obstacles();
-    let from_cluster = match Standing::at_source(client, topic).await {
+    let from_cluster = match at_source(client, topic).await {
         Ok(there) if there.takes_records => there.cluster,
         Ok(there) => {
             obstacles.push("the source itself takes no records now".to_owned());
@@ -194,15 +158,15 @@ async fn wait(
 ) -> Result<Exit, Failure> {
     let start = clock::now();
     loop {
-        match Standing::here(client, topic).await {
-            Ok(standing) if !standing.is_under_way() => {
+        match here(client, topic).await {
+            Ok(standing) if !is_under_way(&standing) => {
                 return end(format, topic, standing, is_wanted_back);
             }
             Err(failure) if start.elapsed() >= patience => return Err(failure),
             // A node may be down, or a coordinator be followed by another.
             Err(_) => {}
             Ok(standing) if start.elapsed() >= patience => {
-                let step = standing.step.unwrap_or_default();
+                let step = standing.step.map_or_else(String::new, |step| step.to_string());
                 return Err(Failure::Invalid(format!(
                     "{topic} is still {step}: the other side does not answer; `meridian mirror \
                      switchover {topic} --resume` goes on waiting, --rollback gives up if it is \
@@ -218,7 +182,7 @@ async fn wait(
 fn end(
     format: Format,
     topic: &str,
-    standing: Standing,
+    standing: StandingReport,
     is_wanted_back: bool,
 ) -> Result<Exit, Failure> {
     let Some(last) = standing.last else {

@@ -1,17 +1,15 @@
 //! `meridian mirror verify|divergence|repair`: is a mirror equal to its source, and where not.
 
-use bytes::Bytes;
 use clap::Args;
-use meridian_protocol::messages::MeridianAdminRequest;
+use meridian_admin_api::OfTopic;
+use meridian_admin_api::methods::{MirrorAudits, MirrorRecreate, MirrorVerify};
+use meridian_admin_api::mirror::{self, AuditReport, Difference, DifferenceKind};
 use serde::Serialize;
-use serde_json::{Value, json};
 
-use crate::client::clock::Backoff;
-use crate::client::{Client, ClientError, Lane, REQUEST_TIMEOUT, admin};
+use crate::client::{Client, api};
 use crate::consent::Consent;
 use crate::failure::{Exit, Failure};
-use crate::link::cell;
-use crate::output::{self, Format, Table};
+use crate::output::{self, Format, Table, or_none};
 
 /// Compare a mirror with its source, batch by batch
 ///
@@ -80,7 +78,7 @@ struct PartitionReport {
     bytes: u64,
     /// Whether the source digested its records, so that they did not cross the link.
     is_digested: bool,
-    differences: Vec<Value>,
+    differences: Vec<Difference>,
 }
 
 impl Report {
@@ -131,25 +129,24 @@ async fn verify(
         let mut whole: Option<PartitionReport> = None;
         let (mut next, mut end) = (from, to);
         loop {
-            let arguments = json!({
-                "topic": topic, "partition": partition, "from": next, "to": end,
-            });
-            let part = ask_leader(client, topic, partition, "mirror.verify", &arguments).await?;
-            let number = |name: &str| part[name].as_i64().unwrap_or(0);
+            let request =
+                mirror::Verify { topic: topic.to_owned(), partition, from: next, to: end };
+            let index = i32::try_from(partition).unwrap_or(i32::MAX);
+            let part = api::call_leader::<MirrorVerify>(client, topic, index, &request).await?;
             let whole = whole.get_or_insert_with(|| PartitionReport {
                 partition,
-                from: number("from"),
-                to: number("to"),
+                from: part.from,
+                to: part.to,
                 batches: 0,
                 bytes: 0,
-                is_digested: part["is_digested"] == true,
+                is_digested: part.is_digested,
                 differences: Vec::new(),
             });
-            whole.batches += part["batches"].as_u64().unwrap_or(0);
-            whole.bytes += part["bytes"].as_u64().unwrap_or(0);
-            whole.differences.extend(part["differences"].as_array().into_iter().flatten().cloned());
-            (next, end) = (Some(number("next")), Some(whole.to));
-            if number("next") >= whole.to {
+            whole.batches += part.batches;
+            whole.bytes += part.bytes;
+            whole.differences.extend(part.differences);
+            (next, end) = (Some(part.next), Some(whole.to));
+            if part.next >= whole.to {
                 break;
             }
         }
@@ -158,49 +155,14 @@ async fn verify(
     Ok(Report { topic: topic.to_owned(), partitions: reports })
 }
 
-/// Calls a method on the node that leads a partition; finds it again while it moves.
-async fn ask_leader(
-    client: &Client,
-    topic: &str,
-    partition: u32,
-    method: &str,
-    arguments: &Value,
-) -> Result<Value, Failure> {
-    let mut backoff = Backoff::until(REQUEST_TIMEOUT);
-    let index = i32::try_from(partition).unwrap_or(i32::MAX);
-    loop {
-        let leader = client.leader(topic, index).await?;
-        let connection = client.node(leader, Lane::CONTROL).await?;
-        let body = Bytes::from(arguments.to_string());
-        let request = MeridianAdminRequest { method: method.into(), body };
-        let result = connection.call(&request, REQUEST_TIMEOUT).await.and_then(|response| {
-            let what = || format!("{topic}-{partition}");
-            ClientError::check(what, response.error_code, response.error_message.as_deref())?;
-            Ok(response.body)
-        });
-        match result {
-            Ok(body) => {
-                return serde_json::from_slice(&body).map_err(|error| {
-                    let text = format!("the answer to {method} is not of this version: {error}");
-                    Failure::Invalid(text)
-                });
-            }
-            Err(error) if error.is_retriable() && backoff.pause().await => {
-                client.leader_moved(topic).await;
-            }
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-fn difference(it: &Value) -> String {
-    let what = match it["kind"].as_str() {
-        Some("other-bytes") => "other bytes than at the source",
-        Some("only-here") => "a batch that the source has not",
-        Some("only-at-source") => "no batch where the source has one",
-        _ => "different",
+fn difference(it: &Difference) -> String {
+    let what = match &it.kind {
+        DifferenceKind::OtherBytes => "other bytes than at the source",
+        DifferenceKind::OnlyHere => "a batch that the source has not",
+        DifferenceKind::OnlyAtSource => "no batch where the source has one",
+        DifferenceKind::Unknown(kind) => kind,
     };
-    format!("offsets {} to {}: {what}", cell(&it["from"]), cell(&it["to"]))
+    format!("offsets {} to {}: {what}", it.from, it.to)
 }
 
 fn render(report: &Report) -> String {
@@ -226,38 +188,36 @@ fn render(report: &Report) -> String {
 
 impl Divergence {
     pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
-        let mut audits = super::from_all_nodes(client, "mirror.audits").await?;
+        let mut audits = api::call_all::<MirrorAudits, _>(client).await?;
         if let Some(topic) = &self.topic {
             super::known(client, topic).await?;
         }
-        audits.retain(|it| self.topic.as_ref().is_none_or(|topic| it["topic"] == *topic));
-        audits.sort_by_key(|it| (cell(&it["topic"]), it["partition"].as_u64()));
-        let has = |it: &Value| it["differences"].as_array().is_some_and(|found| !found.is_empty());
-        let is_equal = !audits.iter().any(has);
-        output::print(format, &Value::from(audits), render_audits)?;
+        audits.retain(|it| self.topic.as_ref().is_none_or(|topic| it.topic == *topic));
+        audits.sort_by(|a, b| (&a.topic, a.partition).cmp(&(&b.topic, b.partition)));
+        let is_equal = audits.iter().all(|it| it.differences.is_empty());
+        output::print(format, &audits, |audits| render_audits(audits))?;
         Ok(if is_equal { Exit::Ok } else { Exit::Degraded })
     }
 }
 
-fn render_audits(audits: &Value) -> String {
+fn render_audits(audits: &[AuditReport]) -> String {
     let header = ["TOPIC", "PARTITION", "EQUAL TO", "PASSES", "COMPARED", "DIFFERENCES"];
     let mut table = Table::new(&header);
     let mut notes = String::new();
-    for it in audits.as_array().into_iter().flatten() {
-        let differences = it["differences"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for it in audits {
         table.row([
-            cell(&it["topic"]),
-            cell(&it["partition"]),
-            cell(&it["verified_offset"]),
-            cell(&it["passes_count"]),
-            output::bytes(it["compared_bytes"].as_u64().unwrap_or(0)),
-            differences.len().to_string(),
+            it.topic.clone(),
+            it.partition.to_string(),
+            or_none(it.verified_offset),
+            it.passes_count.to_string(),
+            output::bytes(it.compared_bytes),
+            it.differences.len().to_string(),
         ]);
-        let place = format!("{}-{}", cell(&it["topic"]), cell(&it["partition"]));
-        for found in differences {
+        let place = format!("{}-{}", it.topic, it.partition);
+        for found in &it.differences {
             notes.push_str(&format!("{place}, {}\n", difference(found)));
         }
-        if let Some(failure) = it["failure"].as_str() {
+        if let Some(failure) = &it.failure {
             notes.push_str(&format!("{place} is not compared now: {failure}\n"));
         }
     }
@@ -265,12 +225,7 @@ fn render_audits(audits: &Value) -> String {
 }
 
 impl Repair {
-    pub(super) async fn run(
-        self,
-        client: &Client,
-        format: Format,
-        render_mirrors: fn(&Value) -> String,
-    ) -> Result<Exit, Failure> {
+    pub(super) async fn run(self, client: &Client, format: Format) -> Result<Exit, Failure> {
         let Self { topic, recreate, consent } = self;
         super::known(client, &topic).await?;
         if !recreate {
@@ -293,19 +248,22 @@ impl Repair {
         if !consent.ask_or_show(format, &loss)? {
             return Ok(Exit::Ok);
         }
-        let answer = admin::command(client, "mirror.recreate", &json!({"topic": topic})).await?;
-        output::print(format, &json!([answer]), render_mirrors)?;
+        let mirror = api::command::<MirrorRecreate>(client, &OfTopic { topic }).await?;
+        output::print(format, &[mirror], |mirrors| super::render(mirrors))?;
         Ok(Exit::Ok)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use meridian_admin_api::Besides;
+
     use super::*;
 
     #[test]
     fn differences_are_named_below_the_table() {
-        let found = json!({"from": 5, "to": 9, "kind": "other-bytes"});
+        let besides = Besides::new();
+        let found = Difference { from: 5, to: 9, kind: DifferenceKind::OtherBytes, besides };
         let partition = PartitionReport {
             partition: 1,
             from: 0,
@@ -319,7 +277,16 @@ mod tests {
         assert!(!report.is_equal());
         let note = "t-1, offsets 5 to 9: other bytes than at the source\n";
         assert!(render(&report).ends_with(note));
-        let audits = json!([{"topic": "t", "partition": 1, "differences": [found]}]);
-        assert!(render_audits(&audits).ends_with(note));
+        let audit = AuditReport {
+            topic: "t".to_owned(),
+            partition: 1,
+            verified_offset: None,
+            passes_count: 0,
+            compared_bytes: 0,
+            differences: vec![found],
+            failure: None,
+            besides: Besides::new(),
+        };
+        assert!(render_audits(&[audit]).ends_with(note));
     }
 }

@@ -3,10 +3,16 @@
 use std::time::Duration;
 
 use clap::Subcommand;
+use meridian_admin_api::cluster::SlotState;
+use meridian_admin_api::lifecycle::{Replace, Stand};
+use meridian_admin_api::methods::{
+    LifecycleDecommission, LifecycleDrain, LifecycleEnd, LifecycleReplace, LifecycleStatus,
+};
+use meridian_admin_api::{Method, OfNode};
 use meridian_protocol::ErrorCode;
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use crate::client::{Client, ClientError, admin, clock};
+use crate::client::{Client, ClientError, api, clock};
 use crate::cluster;
 use crate::consent::{Consent, Consented};
 use crate::failure::Failure;
@@ -72,68 +78,85 @@ pub(crate) enum Lifecycle {
     },
 }
 
+/// Where a node stands, and what a dry run would have changed.
+#[derive(Debug, Serialize)]
+pub(crate) struct Outcome {
+    #[serde(flatten)]
+    stand: Stand,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dry_run: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would: Option<String>,
+}
+
+impl Outcome {
+    fn done(stand: Stand) -> Self {
+        Self { stand, dry_run: None, would: None }
+    }
+
+    fn would(stand: Stand, loss: String) -> Self {
+        Self { stand, dry_run: Some(true), would: Some(loss) }
+    }
+}
+
 /// Runs the command; gives where the node stands.
-pub(crate) async fn run(client: &Client, command: Lifecycle) -> Result<Value, Failure> {
+pub(crate) async fn run(client: &Client, command: Lifecycle) -> Result<Outcome, Failure> {
     match command {
         Lifecycle::Drain { id, wait } => {
-            let stand = call(client, "lifecycle.drain", json!({ "node": id })).await?;
-            wait_until(client, stand, wait, |stand| stand["leaders"] == 0).await
+            let stand = command_of::<LifecycleDrain>(client, &OfNode { node: id }).await?;
+            wait_until(client, stand, wait, |stand| stand.leaders == 0).await
         }
         Lifecycle::Undrain { id } => {
-            let stand = call(client, "lifecycle.status", json!({ "node": id })).await?;
-            if stand["registered"] == false && stand["lease"].is_null() {
+            let stand = command_of::<LifecycleStatus>(client, &OfNode { node: id }).await?;
+            if stand.is_forgotten() {
                 return Err(Failure::Invalid(format!(
                     "node {id} is not registered; `meridian node list` shows those that are"
                 )));
             }
-            call(client, "lifecycle.end", json!({ "node": id })).await
+            command_of::<LifecycleEnd>(client, &OfNode { node: id }).await.map(Outcome::done)
         }
         Lifecycle::Decommission { id, wait, consent } => {
-            let stand = call(client, "lifecycle.status", json!({ "node": id })).await?;
-            let (slot, leaders) = (&stand["slot"], &stand["leaders"]);
+            let stand = command_of::<LifecycleStatus>(client, &OfNode { node: id }).await?;
+            let (slot, leaders) = (slot(&stand), stand.leaders);
             let loss = format!(
                 "node {id} leaves the cluster for good: its slot ({slot}) moves to a spare, which is filled from the \
                  others, its {leaders} leaders move away, and what is on its disk counts for nothing"
             );
             if consent.ask(&loss)? == Consented::DryRun {
-                return Ok(would(stand, &loss));
+                return Ok(Outcome::would(stand, loss));
             }
-            let stand = call(client, "lifecycle.decommission", json!({ "node": id })).await?;
-            // While its lease is held it would be removed again as soon as it came back.
-            let is_forgotten =
-                |stand: &Value| stand["registered"] == false && stand["lease"].is_null();
-            wait_until(client, stand, wait, is_forgotten).await
+            let stand = command_of::<LifecycleDecommission>(client, &OfNode { node: id }).await?;
+            wait_until(client, stand, wait, Stand::is_forgotten).await
         }
         Lifecycle::Replace { id, with, wait, consent } => {
-            let stand = call(client, "lifecycle.status", json!({ "node": id })).await?;
-            let (slot, to) =
-                (&stand["slot"], with.map_or("a spare".to_owned(), |it| format!("node {it}")));
+            let stand = command_of::<LifecycleStatus>(client, &OfNode { node: id }).await?;
+            let slot = slot(&stand);
+            let to = with.map_or("a spare".to_owned(), |it| format!("node {it}"));
             let loss = format!(
                 "slot {slot} of node {id} goes to {to}, which is filled from the others: until then less can be \
                  lost, and what is on the disk of node {id} counts for nothing"
             );
             if consent.ask(&loss)? == Consented::DryRun {
-                return Ok(would(stand, &loss));
+                return Ok(Outcome::would(stand, loss));
             }
-            let arguments = json!({ "node": id, "with": with });
-            let stand = call(client, "lifecycle.replace", arguments).await?;
-            if wait {
-                wait_until_good(client, &stand["replaced_by"]).await?;
+            let stand = command_of::<LifecycleReplace>(client, &Replace { node: id, with }).await?;
+            if wait && let Some(node) = stand.replaced_by {
+                wait_until_good(client, node).await?;
             }
-            Ok(stand)
+            Ok(Outcome::done(stand))
         }
     }
 }
 
-/// What a dry run shows.
-fn would(mut stand: Value, loss: &str) -> Value {
-    stand["dry_run"] = json!(true);
-    stand["would"] = json!(loss);
-    stand
+fn slot(stand: &Stand) -> String {
+    stand.slot.map_or_else(|| "none".to_owned(), |slot| slot.to_string())
 }
 
-async fn call(client: &Client, method: &str, arguments: Value) -> Result<Value, Failure> {
-    admin::command(client, method, &arguments).await.map_err(|failure| match failure {
+async fn command_of<M: Method>(
+    client: &Client,
+    request: &M::Request,
+) -> Result<M::Answer, Failure> {
+    api::command::<M>(client, request).await.map_err(|failure| match failure {
         Failure::Client(ClientError::Server {
             code: ErrorCode::PolicyViolation, message, ..
         }) => Failure::Refused(message.unwrap_or_else(|| "the cluster refused".to_owned())),
@@ -143,11 +166,11 @@ async fn call(client: &Client, method: &str, arguments: Value) -> Result<Value, 
 
 async fn wait_until(
     client: &Client,
-    mut stand: Value,
+    mut stand: Stand,
     wait: bool,
-    done: impl Fn(&Value) -> bool,
-) -> Result<Value, Failure> {
-    let node = stand["node"].as_i64().and_then(|node| i32::try_from(node).ok());
+    done: impl Fn(&Stand) -> bool,
+) -> Result<Outcome, Failure> {
+    let node = stand.node;
     let mut since = clock::now();
     while wait && !done(&stand) {
         tokio::time::sleep(LOOK_EVERY).await;
@@ -158,34 +181,33 @@ async fn wait_until(
             Err(_) => {}
         }
     }
-    Ok(stand)
+    Ok(Outcome::done(stand))
 }
 
 /// Where a node stands, asked of the others: one that leaves, or has left, does not hear of it.
-async fn look(client: &Client, node: Option<i32>) -> Result<Value, Failure> {
-    let arguments = json!({ "node": node });
+async fn look(client: &Client, node: u32) -> Result<Stand, Failure> {
+    let request = OfNode { node };
     let view = client.refresh(Some(&[])).await?;
-    let others = view.brokers.keys().copied().filter(|id| Some(*id) != node);
+    let others = view.brokers.keys().copied().filter(|id| u32::try_from(*id) != Ok(node));
     let mut last = None;
     for other in others {
-        match admin::call_node(client, other, "lifecycle.status", &arguments).await {
+        match api::call_node::<LifecycleStatus>(client, other, &request).await {
             Ok(stand) => return Ok(stand),
             Err(failure) => last = Some(failure),
         }
     }
     match last {
         Some(failure) => Err(failure),
-        None => call(client, "lifecycle.status", arguments).await,
+        None => command_of::<LifecycleStatus>(client, &request).await,
     }
 }
 
 /// Waits until the slot of `node` counts.
-async fn wait_until_good(client: &Client, node: &Value) -> Result<(), Failure> {
+async fn wait_until_good(client: &Client, node: u32) -> Result<(), Failure> {
     loop {
         let status = cluster::ask(client).await?;
-        let found = status.nodes.iter().find(|found| json!(found.id) == *node);
-        let is_good = |state: &Value| state.as_str().is_some_and(|state| state == "good");
-        if found.is_some_and(|found| found.slot_state.as_ref().is_some_and(is_good)) {
+        let found = status.nodes.iter().find(|found| found.id == node);
+        if found.is_some_and(|found| found.slot_state == Some(SlotState::Good)) {
             return Ok(());
         }
         tokio::time::sleep(LOOK_EVERY).await;

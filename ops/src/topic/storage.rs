@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde::{Deserialize, Serialize};
-use serde_json::json;
+use meridian_admin_api::methods::TopicStorage;
+use meridian_admin_api::topic::{GroupHolding, OfPartition, Storage as PartitionStorage};
+use serde::Serialize;
 
-use crate::client::{Client, admin, clock, sources};
+use crate::client::{Client, admin, api, clock};
 use crate::failure::{Exit, Failure};
 use crate::output::{self, Format, Table};
 
@@ -102,41 +103,6 @@ impl Class {
     }
 }
 
-/// What a partition's leader says.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PartitionStorage {
-    class: String,
-    group: u32,
-    former_groups: Vec<u32>,
-    /// Older nodes do not say it.
-    #[serde(default)]
-    groups: Vec<GroupHolding>,
-    is_in_place: bool,
-    slots_heard: usize,
-    hot_bytes: u64,
-    cold_bytes: u64,
-    stripes: usize,
-    copies_stored_bytes: u64,
-    parts_stored_bytes: u64,
-    missing_parts: usize,
-    surplus_parts: usize,
-    object_store: Option<String>,
-    objects: usize,
-    object_bytes: u64,
-    object_stored_bytes: u64,
-    missing_objects: usize,
-    surplus_objects: usize,
-    object_error: Option<String>,
-    to_pack_bytes: u64,
-}
-
-/// How many bytes of a partition lie in one group.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct GroupHolding {
-    group: u32,
-    stored_bytes: u64,
-}
-
 /// A topic's partitions, and all of them together.
 #[derive(Debug, Serialize)]
 struct Described {
@@ -204,7 +170,7 @@ impl Storage {
             Command::Convert(convert) => convert.run(client).await?,
         };
         output::print(format, &described, render)?;
-        let is_whole = described.partitions.iter().all(PartitionStorage::is_whole);
+        let is_whole = described.partitions.iter().all(is_whole);
         Ok(if is_whole && is_done { Exit::Ok } else { Exit::Degraded })
     }
 }
@@ -224,8 +190,7 @@ impl Convert {
         let (begun, patience) = (clock::now(), Duration::from_secs(self.wait.unwrap_or(0)));
         while begun.elapsed() < patience {
             // A leader may not have heard of the change yet, and while a partition moves there is none.
-            let is_done =
-                |it: &PartitionStorage| it.class == self.class.config() && it.is_settled();
+            let is_done = |it: &PartitionStorage| it.class == self.class.config() && is_settled(it);
             if let Ok(described) = ask(client, &self.topic).await
                 && described.partitions.iter().all(is_done)
             {
@@ -243,31 +208,29 @@ impl Convert {
     }
 }
 
-impl PartitionStorage {
-    /// Whether it is in its group, all that is cold is packed, and its copies are gone.
-    fn is_settled(&self) -> bool {
-        self.is_in_place && self.to_pack_bytes == 0 && self.is_whole() && self.surplus_parts == 0
-    }
+/// Whether a partition is in its group, all that is cold is packed, and its copies are gone.
+fn is_settled(partition: &PartitionStorage) -> bool {
+    partition.is_in_place
+        && partition.to_pack_bytes == 0
+        && is_whole(partition)
+        && partition.surplus_parts == 0
+}
 
-    /// Whether all that is packed can be read, as far as is known.
-    fn is_whole(&self) -> bool {
-        self.missing_parts == 0 && self.missing_objects == 0 && self.object_error.is_none()
-    }
+/// Whether all that is packed can be read, as far as is known.
+fn is_whole(partition: &PartitionStorage) -> bool {
+    partition.missing_parts == 0
+        && partition.missing_objects == 0
+        && partition.object_error.is_none()
 }
 
 /// Asks each partition's leader.
 async fn ask(client: &Client, topic: &str) -> Result<Described, Failure> {
     let count = client.topic(topic).await?.partitions.len();
     let mut partitions = Vec::with_capacity(count);
-    for partition in (0..).take(count) {
-        let arguments = json!({ "topic": topic, "partition": partition });
-        let answer =
-            sources::ask_leader(client, "topic.storage", topic, partition, &arguments).await?;
-        let storage: PartitionStorage = serde_json::from_slice(&answer).map_err(|error| {
-            let text = format!("the answer to topic.storage is not of this version: {error}");
-            Failure::Invalid(text)
-        })?;
-        partitions.push(storage);
+    for partition in (0u32..).take(count) {
+        let request = OfPartition { topic: topic.to_owned(), partition };
+        let index = i32::try_from(partition).unwrap_or(i32::MAX);
+        partitions.push(api::call_leader::<TopicStorage>(client, topic, index, &request).await?);
     }
     let sum = |of: fn(&PartitionStorage) -> u64| partitions.iter().map(of).sum();
     Ok(Described {
@@ -406,7 +369,7 @@ mod tests {
             parts_stored_bytes: 1810,
             ..PartitionStorage::default()
         };
-        assert!(partition.is_settled());
+        assert!(is_settled(&partition));
         let described = Described {
             topic: "t".to_owned(),
             class: partition.class.clone(),

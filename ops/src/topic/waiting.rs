@@ -3,8 +3,10 @@
 use std::pin::pin;
 use std::time::Duration;
 
+use meridian_admin_api::cluster::Condition;
+
 use crate::client::Client;
-use crate::cluster::{self, Condition};
+use crate::cluster::{self, stops};
 
 /// A wait this long is worth a line; a takeover is over by then.
 const SAID_AFTER: Duration = Duration::from_secs(5);
@@ -51,7 +53,7 @@ async fn explained_by<T>(
 /// What the cluster says stops or threatens writes.
 async fn reasons(client: &Client) -> String {
     match tokio::time::timeout(ASKED_FOR, cluster::ask(client)).await {
-        Ok(Ok(status)) => said(status.conditions()),
+        Ok(Ok(status)) => said(cluster::conditions(&status)),
         Ok(Err(error)) => format!("the cluster can't be asked why ({error})"),
         Err(_) => "the cluster does not say why: no node answers".to_owned(),
     }
@@ -59,10 +61,10 @@ async fn reasons(client: &Client) -> String {
 
 /// What stops writes, or else what threatens them.
 fn said(conditions: &[Condition]) -> String {
-    let stopping = conditions.iter().any(Condition::stops);
-    let shown = conditions.iter().filter(|it| it.stops() || !stopping);
+    let stopping = conditions.iter().any(stops);
+    let shown = conditions.iter().filter(|it| stops(it) || !stopping);
     let lines: Vec<String> =
-        shown.map(|it| format!("{}\n  to mend it: {}", it.line(), it.mend())).collect();
+        shown.map(|it| format!("{}\n  to mend it: {}", cluster::line(it), it.mend)).collect();
     match lines.is_empty() {
         true => {
             "the cluster knows of nothing that stops writes; `meridian cluster status`".to_owned()

@@ -42,8 +42,10 @@ pub struct PutRule {
     #[serde(default)]
     pub prefix: String,
     /// What becomes of a mirror when its source is deleted: it stops, if not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_delete: Option<Policy>,
     /// What becomes of a mirror when its source is recreated: it stops, if not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_recreate: Option<Policy>,
 }
 

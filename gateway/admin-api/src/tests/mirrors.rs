@@ -226,6 +226,12 @@ pub(super) fn rules(seen: &mut Seen) {
         json!({"link": "l", "topics": "t.*", "groups": null, "exclude": "x", "prefix": "p",
             "on_delete": "follow", "on_recreate": "promote"}),
     );
+    // Nodes of an earlier build take no `null` for a policy.
+    let groups = PutRule { link: text("l"), groups: Some(text("g")), ..PutRule::default() };
+    seen.add(
+        &groups,
+        json!({"link": "l", "topics": null, "groups": "g", "exclude": null, "prefix": ""}),
+    );
     let delete = DeleteRule {
         link: text("l"),
         topics: None,
