@@ -51,10 +51,12 @@ fn every_request_and_answer_has_the_json_that_it_always_had() {
     clusters::nodes(&mut seen);
     clusters::topics(&mut seen);
     mirrors::links(&mut seen);
+    mirrors::grants(&mut seen);
     mirrors::mirrors(&mut seen);
     mirrors::rules(&mut seen);
     mirrors::audits(&mut seen);
     mirrors::succession(&mut seen);
+    mirrors::rejoins(&mut seen);
     mirrors::leases(&mut seen);
     for (name, types) in TYPES {
         for of in types {

@@ -1,5 +1,6 @@
 //! House rules that no other tool knows.
 
+mod answers;
 mod documents;
 mod layers;
 mod rules;
@@ -22,6 +23,7 @@ const PURE_CRATES: &[&str] = &[
     "gateway/protocol",
     "gateway/broker",
     "gateway/access",
+    "gateway/admin-api",
 ];
 const WORLDLY_DEPENDENCIES: &[&str] = &["tokio", "quinn", "rustls", "hyper"];
 /// Put together here, so that this file does not find itself.
@@ -79,6 +81,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
         }
         check_source(&name, &text, &mut breaches);
         layers::check(&name, &text, &mut breaches);
+        answers::check(&name, &text, &mut breaches);
         rules::check(&name, &text, &known_rules, &mut breaches);
     }
     if base_line_count > BASE_LINE_COUNT_MAX {

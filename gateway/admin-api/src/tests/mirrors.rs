@@ -60,6 +60,10 @@ pub(super) fn links(seen: &mut Seen) {
     );
     let traffic = vec![Traffic { link: text("l"), node: 1, fetched_bytes: 2, wire_bytes: 3 }];
     seen.add(&traffic, json!([{"link": "l", "node": 1, "fetched_bytes": 2, "wire_bytes": 3}]));
+}
+
+pub(super) fn grants(seen: &mut Seen) {
+    use crate::link::*;
     let broker =
         |id, result| BrokerReport { id, address: text("a:1"), result, besides: Besides::new() };
     let test = TestReport {
@@ -377,6 +381,9 @@ pub(super) fn succession(seen: &mut Seen) {
         json!({"topic": "t", "topic_id": KEY, "by": "c", "attempt": 2, "source_topic": "s",
             "source_topic_id": KEY, "bootstrap": "a:1"}),
     );
+}
+
+pub(super) fn rejoins(seen: &mut Seen) {
     let rejoin =
         Rejoin { topic: text("t"), link: text("l"), exported: Some(vec![1]), over_link: true };
     seen.add(&rejoin, json!({"topic": "t", "link": "l", "exported": [1], "over_link": true}));
