@@ -184,6 +184,9 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
+    /// The name of [`Condition::DiskFull`], by which full disks of other nodes are counted.
+    pub(crate) const DISK_FULL: &'static str = "disk_full";
+
     /// All names, for the metric: those that are not there are shown as 0.
     pub(crate) const NAMES: [(&'static str, Severity); 33] = [
         ("no_metadata_leader", Severity::Stops),
@@ -196,7 +199,7 @@ impl Condition {
         ("slot_syncing", Severity::Threatens),
         ("node_outdated", Severity::Notes),
         ("node_silent", Severity::Threatens),
-        ("disk_full", Severity::Threatens),
+        (Self::DISK_FULL, Severity::Threatens),
         ("disk_nearly_full", Severity::Threatens),
         ("disk_damaged", Severity::Threatens),
         ("peer_unreachable", Severity::Threatens),

@@ -37,17 +37,6 @@ pub enum Verdict {
     Refused(Duration),
 }
 
-impl Verdict {
-    /// The name that operators see.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Free => "free",
-            Self::Throttled(_) => "throttled",
-            Self::Refused(_) => "refused",
-        }
-    }
-}
-
 /// What a mirror has told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {

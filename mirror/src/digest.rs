@@ -76,7 +76,7 @@ fn mixed(word: u64) -> u64 {
 }
 
 /// Where two logs differ, to the batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// First offset of the batches.
     pub from: Offset,
@@ -87,8 +87,7 @@ pub struct Difference {
 }
 
 /// What is different.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DifferenceKind {
     /// Both have a batch there, of other bytes.
     OtherBytes,

@@ -97,14 +97,6 @@ impl Standing {
     pub fn is_held(self) -> bool {
         matches!(self, Self::Held(_))
     }
-
-    /// The name that operators see.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Held(_) => "lease-held",
-            Self::Missing(_) => "lease-missing",
-        }
-    }
 }
 
 /// The lease of one partition, as its leader at the writer's side holds it. In memory only: who leads

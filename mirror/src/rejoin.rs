@@ -60,18 +60,6 @@ pub enum Progress {
     Writing,
 }
 
-impl Progress {
-    /// The name that operators see.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Diverged => "diverged",
-            Self::GivingWay => "giving-way",
-            Self::Following => "following",
-            Self::Writing => "writing",
-        }
-    }
-}
-
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -83,18 +71,6 @@ pub enum Action {
     Replace,
     /// Nothing.
     Done,
-}
-
-impl Action {
-    /// Its name on the wire.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::GiveWay => "give-way",
-            Self::Export => "export",
-            Self::Replace => "replace",
-            Self::Done => "done",
-        }
-    }
 }
 
 /// Why this side cannot rejoin the other.

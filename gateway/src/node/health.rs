@@ -274,7 +274,7 @@ impl Node {
                 _ => silent.push(node),
             }
         }
-        let is_full = |finding: &&Finding| finding.condition == "disk_full";
+        let is_full = |finding: &&Finding| finding.condition == Condition::DISK_FULL;
         let full = findings.iter().filter(is_full).flat_map(|it| &it.nodes).copied();
         let full: BTreeSet<NodeId> = full.map(NodeId::new).collect();
         let full_groups = cluster::full_groups(&self.meta.metadata(), &full);
