@@ -342,8 +342,10 @@ impl FeatureLevel {
     pub const OPEN_RESOURCES: Self = Self(15);
     /// Users may have delegation tokens.
     pub const TOKENS: Self = Self(16);
+    /// Quotas may hold for the whole cluster.
+    pub const QUOTA_SHARES: Self = Self(18);
     /// New partitions may go to any group that fits their storage class.
-    pub const GROUPS_SPREAD: Self = Self(17);
+    pub const GROUPS_SPREAD: Self = Self(19);
     /// The highest that this binary can run at.
     pub const LATEST: Self = Self::GROUPS_SPREAD;
 

@@ -146,9 +146,13 @@ impl Front {
     pub fn new(
         broker: Arc<dyn Broker>,
         config: FrontConfig,
-        rng: Box<dyn Rng + Send>,
+        mut rng: Box<dyn Rng + Send>,
         admin: Option<Arc<dyn AdminHandler>>,
     ) -> Arc<Self> {
+        let clock = Clock::start();
+        let life = rng.next_u64().max(1);
+        let throttles =
+            quotas::Throttles::new(clock.now(), broker.node(), life, config.mutations);
         let config = config.with_room();
         let group_memory_bytes_max = config.group.memory_size_bytes_max;
         Arc::new(Self {
@@ -160,9 +164,9 @@ impl Front {
             group_lags: group_lag::GroupLags::default(),
             config,
             metrics: Metrics::default(),
-            clock: Clock::start(),
+            clock,
             rng: Mutex::new(rng),
-            throttles: quotas::Throttles::default(),
+            throttles,
             producer_ids: producer_id::ProducerIds::default(),
             coordinators: internal_state::InternalPartitions::default(),
             groups_memory: member_memory::GroupsMemory::new(group_memory_bytes_max),
@@ -205,6 +209,7 @@ impl Front {
             samples.extend(both.map(|(name, bytes)| Sample { name, label, value: count(bytes) }));
         }
         samples.extend(self.access_samples());
+        samples.extend(self.quota_samples());
         samples
     }
 

@@ -35,7 +35,7 @@ impl Broken {
         let log = log.chain(Mutation::COLD).chain(Mutation::LEFT_BEHIND);
         let log = log.chain(Mutation::TIERS).chain(Mutation::PAIRS).chain(Mutation::SIZES);
         let log = log.chain(Mutation::COPIES).chain(Mutation::FOLLOWERS);
-        let log = log.chain(Mutation::PARKED).chain(Mutation::COSTS);
+        let log = log.chain(Mutation::PARKED).chain(Mutation::COSTS).chain(Mutation::QUOTAS);
         let log = log.map(Self::Log).chain(Self::METADATA.into_iter().map(Self::Metadata));
         log.chain(Self::MIRRORS.into_iter().map(Self::Mirror))
     }

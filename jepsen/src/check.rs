@@ -84,6 +84,10 @@ pub enum Promise {
     /// When all has settled, slots hold of what is committed as many copies as a quorum needs, and
     /// hardly more.
     CopiesAreEnoughAndFew,
+    /// All nodes together use no more of a quota than its rate.
+    QuotaIsKept,
+    /// Where clients want more than a quota, nearly all of it is used.
+    QuotaIsUsed,
     /// A run that is to show something does.
     IsMade,
     /// No state machine finds its own invariants broken.

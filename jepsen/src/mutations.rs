@@ -150,6 +150,9 @@ fn method_of_cold(mutation: Mutation) -> Method {
         Mutation::LateAnswerBegins => Method::Federation(200),
         Mutation::ReleasedEarly => Method::Seeds(10),
         Mutation::ReleasedReversed => Method::Scenario(scenarios::parked),
+        Mutation::NewHomeSpeaks | Mutation::FloorUnsubtracted | Mutation::DebtDropped => {
+            Method::Scenario(scenarios::quota_shares)
+        }
         // The others have models: `storage/tests/rules`; or tests: `gateway/broker/src/partition/tests/sizes.rs`,
         // `storage/tests/store/sizes.rs`.
         _ => Method::Elsewhere,

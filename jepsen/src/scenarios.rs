@@ -8,6 +8,7 @@ mod one_partition;
 mod oversize;
 mod parked;
 mod power_cut;
+mod quota_shares;
 mod replaced_disk;
 mod replaced_racks;
 mod shared_generation;
@@ -20,6 +21,7 @@ pub use one_partition::{forgotten_producer, late_coordinator, wrapped_epoch, wra
 pub use oversize::oversize;
 pub use parked::parked;
 pub use power_cut::power_cut;
+pub use quota_shares::quota_shares;
 pub use replaced_disk::{moved_slot, replaced_disk, slot_that_comes_back};
 pub use replaced_racks::replaced_racks;
 pub use shared_generation::shared_generation;

@@ -23,6 +23,7 @@ mod node_file;
 mod output;
 mod plan;
 mod producer;
+mod quota;
 mod serve;
 mod shell;
 mod sys;
@@ -52,6 +53,7 @@ pub(crate) enum Cli {
     User(user::User),
     Group(group::Group),
     Client(clients::Clients),
+    Quota(quota::Quota),
     Cluster(cluster::Cluster),
     Node(node::Node),
     Disk(disk::Disk),
@@ -116,6 +118,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Producer(producer) => block_on(producer::run(producer)),
         Cli::Topic(topic) => block_on(topic::run(topic)),
         Cli::Client(clients) => block_on(clients::run(clients)),
+        Cli::Quota(quota) => block_on(quota::run(quota)),
         Cli::Group(group) => block_on(group::run(group)),
     }
 }

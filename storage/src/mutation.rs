@@ -123,6 +123,9 @@ pub enum Mutation {
     AheadUnjudged,
     StoredAgain,
     NeverRests,
+    NewHomeSpeaks,
+    FloorUnsubtracted,
+    DebtDropped,
 }
 
 impl Mutation {
@@ -286,13 +289,16 @@ impl Mutation {
     /// Those of what work costs that is refused, which the simulator finds.
     pub const COSTS: [Self; 2] = [Self::StoredAgain, Self::NeverRests];
 
+    /// Those of quotas that hold for the whole cluster.
+    pub const QUOTAS: [Self; 3] = [Self::NewHomeSpeaks, Self::FloorUnsubtracted, Self::DebtDropped];
+
     /// The one of this name.
     pub fn of_name(name: &str) -> Option<Self> {
         let cold = Self::STRIPES.into_iter().chain(Self::COLD).chain(Self::LEFT_BEHIND);
         let cold = cold.chain(Self::TIERS).chain(Self::PAIRS);
         let groups = Self::PARTS.into_iter().chain(Self::MOVES).chain(Self::OFFSETS);
         let groups = groups.chain(Self::SIZES).chain(Self::COPIES).chain(Self::FOLLOWERS);
-        let groups = groups.chain(Self::PARKED).chain(Self::COSTS);
+        let groups = groups.chain(Self::PARKED).chain(Self::COSTS).chain(Self::QUOTAS);
         let mut every = Self::ALL.into_iter().chain(cold).chain(groups).chain(Self::FILES);
         every.find(|mutation| format!("{mutation:?}") == name)
     }
@@ -471,6 +477,16 @@ impl Mutation {
             Self::ReleasedEarly => "P4: what was parked is appended before the state is known",
             Self::ReleasedReversed => "P4: what was parked last is appended first",
             Self::AheadUnjudged => "56: what was read ahead, committed or not, is shown unjudged",
+            _ => self.describe_of_quotas(),
+        }
+    }
+
+    /// How those in [`Mutation::QUOTAS`] break their rules.
+    const fn describe_of_quotas(self) -> &'static str {
+        match self {
+            Self::NewHomeSpeaks => "B1: a home lends while leases of the one before may hold",
+            Self::FloorUnsubtracted => "B2: a floor is lent that others have still",
+            Self::DebtDropped => "B3: a new share forgives what was used beyond the last",
             _ => "a rule without words",
         }
     }

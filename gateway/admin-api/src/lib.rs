@@ -17,6 +17,7 @@ pub mod link;
 pub mod methods;
 pub mod mirror;
 pub mod node;
+pub mod quota;
 pub mod topic;
 mod words;
 

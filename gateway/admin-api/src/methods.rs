@@ -1,7 +1,7 @@
 //! Every method, with its request and its answer.
 
 use crate::{Done, Method, NoArguments, OfLink, OfNode, OfTopic};
-use crate::{access, client, cluster, disk, lifecycle, link, mirror, node, topic};
+use crate::{access, client, cluster, disk, lifecycle, link, mirror, node, quota, topic};
 
 macro_rules! methods {
     ($($method:ident = $name:literal: $request:ty => $answer:ty;)+) => {
@@ -35,6 +35,7 @@ methods! {
     AccessCredentials = "access.credentials": NoArguments => access::Credentials;
     ClientList = "client.list": client::Which => client::ClientReport;
     ClientKick = "client.kick": client::Kick => client::ClientReport;
+    QuotaHoldings = "quota.holdings": NoArguments => quota::Holdings;
     ClusterStatus = "cluster.status": NoArguments => cluster::Status;
     NodeStatus = "node.status": NoArguments => node::OwnStatus;
     DiskStatus = "disk.status": NoArguments => disk::Status;

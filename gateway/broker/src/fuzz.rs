@@ -22,6 +22,7 @@ use crate::cleaner::{Aborted, Cleaned, KeyOffsets, Round};
 use crate::coordination::group_record::{self, ClassicRecord};
 use crate::coordination::offset_record::{self, Committed, OffsetKey};
 use crate::partition::{BatchSlice, PartitionState, batches_in};
+use crate::quota::message;
 use crate::transaction;
 
 /// All targets.
@@ -39,6 +40,7 @@ pub const TARGETS: &[Target] = &[
         run: transaction::fuzz_record,
         seeds: transaction::fuzz_record_seeds,
     },
+    Target { name: "quota_message", run: message::fuzz, seeds: message::fuzz_seeds },
 ];
 
 /// What a batch may decompress to.

@@ -13,6 +13,7 @@
 //! | [`transaction`] | transactions of producers |
 //! | [`coordinator`] | what coordinators do around their logs: loading, writing, snapshots |
 //! | [`coordination`] | what coordinators keep in internal partitions |
+//! | [`quota`] | who may use how much of a quota at which node |
 
 pub mod cleaner;
 mod compact;
@@ -24,5 +25,6 @@ pub mod fuzz;
 pub mod group;
 pub mod partition;
 pub mod producer;
+pub mod quota;
 pub mod replica;
 pub mod transaction;

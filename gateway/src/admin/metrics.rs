@@ -386,6 +386,19 @@ const FAMILIES: &[Family] = &[
         Kind::Counter,
         "Tokens with which clients could not log in, by reason.",
     ),
+    kafka("meridian_quota_entities", Kind::Gauge, "Users and clients with quotas in use here."),
+    kafka("meridian_quota_leases", Kind::Gauge, "Those that have a share lent by another node."),
+    kafka(
+        "meridian_quota_homed_entities",
+        Kind::Gauge,
+        "Those whose rate this node divides among all nodes.",
+    ),
+    kafka(
+        "meridian_quota_share",
+        Kind::Gauge,
+        "What this node may use of quotas in a second: bytes, or partitions.",
+    ),
+    kafka("meridian_quota_demand", Kind::Gauge, "What clients would use here in a second."),
     kafka("meridian_access_rules", Kind::Gauge, "Access rules."),
     kafka(
         "meridian_access_denied_total",

@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_base::env::Instant;
 use meridian_base::id::PartitionId;
 use meridian_base::position::Offset;
+use meridian_broker::quota::node::Owed;
 use meridian_protocol::frame::{self, RequestError};
 use meridian_protocol::messages::{ApiVersion, ApiVersionsRequest, ApiVersionsResponse};
 use meridian_protocol::{ApiKey, ErrorCode, Request, Response, Str};
@@ -117,8 +119,8 @@ pub(super) struct Client {
     pub(super) presence: Presence,
     /// The memory of the answer that is made or sent, if that was charged while it was made.
     answer: Mutex<Option<Charge>>,
-    /// Until then it is not read from: see [`quotas`].
-    paused_until: Mutex<Option<Instant>>,
+    /// What it has used beyond its quotas: until that is paid it is not read from. See [`quotas`].
+    owed: Mutex<Vec<Owed>>,
 }
 
 /// A partition whose consumer was sent to a nearer reader.
@@ -132,7 +134,7 @@ pub(super) struct Redirect {
 
 impl Client {
     pub(super) fn new(peer: SocketAddr, holder: Arc<Holder>, session: Session) -> Self {
-        let (redirects, runs, again, answer, paused_until) = Default::default();
+        let (redirects, runs, again, answer, owed) = Default::default();
         let (listener, link, presence) = (None, None, Presence::default());
         presence.on_software(session.software.clone());
         Self {
@@ -146,7 +148,7 @@ impl Client {
             holder,
             presence,
             answer,
-            paused_until,
+            owed,
         }
     }
 
@@ -176,15 +178,22 @@ impl Client {
         lock(&self.answer).take()
     }
 
-    /// Does not read from it before then.
-    pub(super) fn pause_until(&self, until: Instant) {
-        let mut paused_until = lock(&self.paused_until);
-        *paused_until = (*paused_until).max(Some(until));
+    /// Does not read from it before that is paid.
+    pub(super) fn owes(&self, owed: Owed) {
+        let mut all = lock(&self.owed);
+        all.retain(|it| !it.is_part_of(&owed));
+        all.push(owed);
     }
 
-    /// When it may be read from again, if it was ever paused.
-    pub(super) fn paused_until(&self) -> Option<Instant> {
-        *lock(&self.paused_until)
+    /// How long it has to pay still, where `pause` says that of each debt.
+    pub(super) fn pause(&self, pause: impl Fn(Owed) -> Duration) -> Duration {
+        let mut longest = Duration::ZERO;
+        lock(&self.owed).retain(|owed| {
+            let pause = pause(*owed);
+            longest = longest.max(pause);
+            !pause.is_zero()
+        });
+        longest
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) use self::session::Sessions;
 use self::session::{Opened, Target};
 use super::dispatch::Call;
 use super::list_offsets::isolation;
-use super::quotas::{self, Limit, Traffic};
+use super::quotas::{self, Traffic};
 use super::{lock, lookup};
 
 /// From this version on topics are named by id.
@@ -53,7 +53,7 @@ pub(super) async fn fetch(call: Call, request: FetchRequest) -> FetchResponse {
         }
     };
     let limit = quotas::limit(&call, Traffic::Fetch);
-    let bytes_max = limit.as_ref().map_or(usize::MAX, Limit::burst_bytes);
+    let bytes_max = limit.as_ref().map_or(usize::MAX, |limit| quotas::burst(&call, limit));
     let goes_on = lock(&call.client.runs).go_on(&mut opened.targets);
     // Requests that wait for each other do not wait one after another.
     let waited = if goes_on { call.front.now().since(call.asked_at) } else { Duration::ZERO };

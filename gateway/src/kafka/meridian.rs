@@ -9,6 +9,7 @@ use super::access::operators;
 use super::connections;
 use super::dispatch::Call;
 use super::link_rights;
+use super::quotas;
 use crate::admin_api::{AdminError, AdminHandler};
 
 /// Answers a call: about access rules and connections here, and else by the node.
@@ -23,6 +24,9 @@ pub(super) async fn call(call: Call, request: MeridianAdminRequest) -> MeridianA
         }
         (_, Ok(body)) if method.starts_with(connections::operators::FAMILY) => {
             connections::operators::answer(&call, &method, &body).await
+        }
+        (_, Ok(body)) if method.starts_with(quotas::operators::FAMILY) => {
+            quotas::operators::answer(&call, &method, &body)
         }
         (Some(admin), Ok(body)) => admin.call(method, body).await,
         (None, Ok(_)) => Err(AdminError::UnknownMethod(method)),

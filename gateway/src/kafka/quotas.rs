@@ -1,21 +1,23 @@
 //! DescribeClientQuotas and AlterClientQuotas, and keeping clients to what they say.
 //!
-//! As in Kafka a quota holds at each node by itself, is charged when the bytes are known, and
-//! whoever is over it is answered, told how long to wait and not read from before then (KIP-219).
+//! A quota is charged when the bytes are known, and whoever is over it is answered, told how long to wait and not read
+//! from before then (KIP-219). It holds at each node by itself, as in Kafka, or over all nodes together: see [`scope`].
 
-mod bucket;
 pub(crate) mod carried;
 mod entity;
 mod kind;
+mod lending;
 mod mutations;
+pub(super) mod operators;
+pub(crate) mod scope;
+mod throttles;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use meridian_access::{Operation, Resource};
-use meridian_base::env::Instant;
+use meridian_broker::quota::node::Charged;
 use meridian_consensus::command::{Command, ExpectedVersion, RowChange, RowKind};
 use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::{
@@ -25,14 +27,14 @@ use meridian_protocol::messages::{
 };
 use meridian_protocol::{ErrorCode, Float64, Str};
 
-use self::bucket::Bucket;
 use self::entity::{Entity, Part, Values};
 use self::kind::checked;
 pub(super) use self::mutations::Mutations;
+pub(super) use self::throttles::{Limit, Throttles};
 use super::dispatch::{Call, Client};
 use super::error::ApiError;
 use super::pace::Pace;
-use super::{Front, lock};
+use super::Front;
 
 const USER: &str = "user";
 const CLIENT_ID: &str = "client-id";
@@ -40,23 +42,18 @@ const IP: &str = "ip";
 const MATCH_EXACT: i8 = 0;
 const MATCH_DEFAULT: i8 = 1;
 const MATCH_ANY: i8 = 2;
-/// Buckets that are remembered. Clients choose their ids: those that find no room share one bucket, so that
-/// an id for each request neither takes memory nor escapes the quota.
-const BUCKET_COUNT_MAX: usize = 10_000;
-/// How often buckets that are full again make room.
-const FORGET_EVERY: Duration = Duration::from_secs(1);
-
-/// What a quota is for.
+/// What a quota is for. Nodes name it to each other by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub(super) enum Traffic {
     /// Bytes of produced records.
-    Produce,
+    Produce = 1,
     /// Bytes of fetched records.
-    Fetch,
+    Fetch = 2,
     /// Partitions that are created and deleted.
-    Mutations,
+    Mutations = 3,
     /// Connections that are made.
-    Connections,
+    Connections = 4,
 }
 
 impl Traffic {
@@ -71,56 +68,6 @@ impl Traffic {
     }
 }
 
-/// A quota that holds for a client.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Limit {
-    traffic: Traffic,
-    shared_by: Entity,
-    per_second: f64,
-}
-
-impl Limit {
-    /// Bytes that may be had at once after a pause.
-    pub(super) fn burst_bytes(&self) -> usize {
-        usize::try_from(bucket::burst(self.per_second)).unwrap_or(usize::MAX)
-    }
-}
-
-/// How far those who have quotas are.
-#[derive(Debug, Default)]
-pub(super) struct Throttles(Mutex<Buckets>);
-
-#[derive(Debug, Default)]
-struct Buckets {
-    by_entity: HashMap<(Traffic, Entity), Bucket>,
-    /// Of all who found no room.
-    shared: HashMap<Traffic, Bucket>,
-    forgot_at: Option<Instant>,
-}
-
-impl Throttles {
-    fn charge(&self, now: Instant, limit: &Limit, amount: usize) -> Duration {
-        let mut buckets = lock(&self.0);
-        let bucket = buckets.of(now, limit);
-        bucket.take(now, amount as u64, limit.per_second)
-    }
-}
-
-impl Buckets {
-    fn of(&mut self, now: Instant, limit: &Limit) -> &mut Bucket {
-        let key = (limit.traffic, limit.shared_by.clone());
-        let is_due = self.forgot_at.is_none_or(|at| now.since(at) >= FORGET_EVERY);
-        if self.by_entity.len() >= BUCKET_COUNT_MAX && is_due {
-            self.forgot_at = Some(now);
-            self.by_entity.retain(|_, bucket| !bucket.is_full(now));
-        }
-        if self.by_entity.len() >= BUCKET_COUNT_MAX && !self.by_entity.contains_key(&key) {
-            return self.shared.entry(limit.traffic).or_default();
-        }
-        self.by_entity.entry(key).or_default()
-    }
-}
-
 /// The quota that holds for whoever calls.
 pub(super) fn limit(call: &Call, traffic: Traffic) -> Option<Limit> {
     let metadata = call.front.broker.metadata();
@@ -130,7 +77,7 @@ pub(super) fn limit(call: &Call, traffic: Traffic) -> Option<Limit> {
     let client_id = call.client_id.as_deref().unwrap_or_default();
     let user = call.client.session.user();
     let (shared_by, per_second) = entity::find(&metadata, user, client_id, traffic.quota())?;
-    Some(Limit { traffic, shared_by, per_second })
+    Some(Limit::new(traffic, shared_by, per_second))
 }
 
 /// Whether an address may make another connection now; if so, it is charged.
@@ -144,9 +91,9 @@ pub(super) fn takes_connection(front: &Front, ip: IpAddr) -> bool {
         entity::find_address(&metadata, ip, traffic.quota())
     };
     let Some((shared_by, per_second)) = found else { return true };
-    let limit = Limit { traffic, shared_by, per_second };
+    let limit = Limit::new(traffic, shared_by, per_second);
     let now = front.now();
-    let is_free = front.throttles.charge(now, &limit, 0).is_zero();
+    let is_free = front.throttles.charge(now, &limit, 0).told.is_zero();
     if is_free {
         front.throttles.charge(now, &limit, 1);
     }
@@ -160,15 +107,21 @@ pub(super) fn charge(call: &Call, limit: Option<&Limit>, size_bytes: usize) -> i
     pause(call, call.front.throttles.charge(call.front.now(), limit, size_bytes))
 }
 
-/// Does not read from a client for this long, and gives that in milliseconds.
-fn pause(call: &Call, pause: Duration) -> i32 {
-    if pause.is_zero() {
+/// What may be had at once after a pause.
+pub(super) fn burst(call: &Call, limit: &Limit) -> usize {
+    call.front.throttles.burst(call.front.now(), limit)
+}
+
+/// Does not read from a client before it has paid; gives how long it is told to wait, in milliseconds.
+fn pause(call: &Call, charged: Charged) -> i32 {
+    let Charged { owed, told } = charged;
+    if told.is_zero() {
         return 0;
     }
-    call.client.pause_until(call.front.now() + pause);
-    call.front.metrics.on_throttled(pause);
-    call.client.presence.on_throttled(pause);
-    i32::try_from(pause.as_millis()).unwrap_or(i32::MAX).max(1)
+    call.client.owes(owed);
+    call.front.metrics.on_throttled(told);
+    call.client.presence.on_throttled(told);
+    i32::try_from(told.as_millis()).unwrap_or(i32::MAX).max(1)
 }
 
 /// Describes quotas.
@@ -315,10 +268,9 @@ async fn alter_one(
     let entity = entity_of(&alteration.entity)?;
     let changes = changes_of(&entity, &alteration.ops)?;
     let command = plan(&call.front.broker.metadata(), &entity, changes);
-    match command.filter(|_| !validate_only) {
-        Some(command) => Ok(call.front.broker.propose(command).await.map(drop)?),
-        None => Ok(()),
-    }
+    let Some(command) = command.filter(|_| !validate_only) else { return Ok(()) };
+    scope::begin(&*call.front.broker).await?;
+    Ok(call.front.broker.propose(command).await.map(drop)?)
 }
 
 fn entity_of(parts: &[QuotaEntityPart]) -> Result<Entity, ApiError> {
@@ -395,9 +347,9 @@ fn plan(
 }
 
 impl Front {
-    /// How long not to read from a client yet.
+    /// How long not to read from a client yet. Look again after that: zero when it has paid.
     pub(super) fn pause_of(&self, client: &Client) -> Duration {
-        client.paused_until().map(|until| until.since(self.now())).unwrap_or_default()
+        client.pause(|owed| self.throttles.pause(self.now(), owed))
     }
 }
 

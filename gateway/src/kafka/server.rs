@@ -111,6 +111,7 @@ impl Server {
         let expiry = tokio::spawn(Arc::clone(&front).expire_offsets());
         let rules = tokio::spawn(Arc::clone(&front).confirm_rules());
         let lags = tokio::spawn(Arc::clone(&front).watch_lags());
+        let quotas = tokio::spawn(Arc::clone(&front).share_quotas());
         let mut stopped = shutdown.clone();
         loop {
             let accepted = tokio::select! {
@@ -147,6 +148,7 @@ impl Server {
         expiry.abort();
         rules.abort();
         lags.abort();
+        quotas.abort();
     }
 }
 

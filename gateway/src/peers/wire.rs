@@ -26,6 +26,8 @@ const HEALTH: u8 = 10;
 const FINDINGS: u8 = 11;
 const ENDS: u8 = 14;
 const ENDS_ARE: u8 = 15;
+const QUOTA_REPORT: u8 = 20;
+const QUOTA_SHARES: u8 = 21;
 /// The end of a log that is not known.
 const NO_END: i64 = -1;
 
@@ -90,6 +92,8 @@ pub enum PeerRequest {
     Health,
     /// Where do the logs of these partitions end that you lead?
     Ends(Vec<PartitionId>),
+    /// What may I use of quotas that hold for the cluster? A `quota::message::Report` of the crate broker.
+    QuotaReport(Bytes),
 }
 
 /// An answer.
@@ -110,6 +114,8 @@ pub enum PeerReply {
     /// Where the log of each partition ends, in the order of the question; `None` of one that the node does not
     /// serve.
     Ends(Vec<Option<Offset>>),
+    /// What the node may use, as `quota::message::Shares` of the crate broker; empty for no answer.
+    QuotaShares(Bytes),
 }
 
 /// What became of a marker in one partition. The numbers are part of the format.
@@ -173,6 +179,8 @@ impl PeerMessage {
                 Self::Request(call, PeerRequest::Ends(partitions))
             }
             ENDS_ARE => Self::Reply(call, PeerReply::Ends(source.list(8, log_end)?)),
+            QUOTA_REPORT => Self::Request(call, PeerRequest::QuotaReport(source.rest())),
+            QUOTA_SHARES => Self::Reply(call, PeerReply::QuotaShares(source.rest())),
             QUORUM => Self::Reply(call, PeerReply::Quorum(quorum(&mut source)?)),
             MARKERS_WRITTEN => {
                 let outcomes = source.list(1, outcome)?;
@@ -226,6 +234,10 @@ fn put_request(out: &mut BytesMut, call: CallId, request: &PeerRequest) {
             begin(out, ENDS, call);
             put_partitions(out, partitions);
         }
+        PeerRequest::QuotaReport(report) => {
+            begin(out, QUOTA_REPORT, call);
+            out.put_slice(report);
+        }
     }
 }
 
@@ -268,6 +280,10 @@ fn put_reply(out: &mut BytesMut, call: CallId, reply: &PeerReply) {
             begin(out, ENDS_ARE, call);
             out.put_u32(ends.len() as u32);
             ends.iter().for_each(|end| out.put_i64(end.map_or(NO_END, Offset::get)));
+        }
+        PeerReply::QuotaShares(shares) => {
+            begin(out, QUOTA_SHARES, call);
+            out.put_slice(shares);
         }
     }
 }
@@ -456,7 +472,10 @@ mod tests {
         let ends = partitions.prop_map(PeerRequest::Ends);
         let applied = any::<u64>().prop_map(PeerRequest::Applied);
         let bare = [PeerRequest::DescribeQuorum, PeerRequest::Health];
-        prop_oneof![write, verify, abort, leads, ends, applied, prop::sample::select(bare.to_vec())]
+        let bytes = prop::collection::vec(any::<u8>(), 0..9);
+        let quotas = bytes.prop_map(|it| PeerRequest::QuotaReport(it.into()));
+        let bare = prop::sample::select(bare.to_vec());
+        prop_oneof![write, verify, abort, leads, ends, applied, quotas, bare]
     }
 
     fn quorums() -> impl Strategy<Value = Quorum> {
@@ -493,6 +512,8 @@ mod tests {
                 .prop_map(PeerReply::Ends),
             prop::option::of(quorums()).prop_map(PeerReply::Quorum),
             prop::collection::vec(any::<u8>(), 0..9).prop_map(|it| PeerReply::Health(it.into())),
+            prop::collection::vec(any::<u8>(), 0..9)
+                .prop_map(|it| PeerReply::QuotaShares(it.into())),
         ]
     }
 

@@ -39,6 +39,7 @@ pub(super) const METHODS: &[(&str, Asks)] = &[
     (AccessCredentials::NAME, CHANGE),
     (ClientList::NAME, LOOK),
     (ClientKick::NAME, CHANGE),
+    (QuotaHoldings::NAME, LOOK),
     (ClusterStatus::NAME, LOOK),
     (NodeStatus::NAME, LOOK),
     (DiskStatus::NAME, LOOK),

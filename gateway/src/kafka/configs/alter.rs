@@ -24,6 +24,7 @@ use crate::kafka::dispatch::Call;
 use crate::kafka::error::ApiError;
 use crate::kafka::lookup::{self, TopicKey};
 use crate::kafka::pace::Pace;
+use crate::kafka::quotas::scope::QUOTA_SCOPE;
 use crate::kafka::repeated::repeated;
 use crate::kafka::topics;
 use crate::topic_config::{self, Kind, TopicConfig, storage_class};
@@ -136,6 +137,11 @@ async fn propose(call: &Call, command: Command) -> Result<(), ApiError> {
         && changes.iter().any(|it| it.name == OPEN_RESOURCES.name && it.value.is_some())
     {
         agree(&*call.front.broker, FeatureLevel::OPEN_RESOURCES).await?;
+    }
+    if let Command::SetConfigs { changes, .. } = &command
+        && changes.iter().any(|it| it.name == QUOTA_SCOPE.name && it.value.is_some())
+    {
+        agree(&*call.front.broker, FeatureLevel::QUOTA_SHARES).await?;
     }
     Ok(call.front.broker.propose(command).await.map(drop)?)
 }

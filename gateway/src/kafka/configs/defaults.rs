@@ -2,7 +2,7 @@
 //! under the names that Kafka gives these for a broker.
 //!
 //! They are configs of [`ConfigResource::Cluster`], by the names they have for topics. The cluster's own topics
-//! don't follow them. [`OPEN_RESOURCES`] is no default of a topic, and is kept there too.
+//! don't follow them. [`OPEN_RESOURCES`] and [`QUOTA_SCOPE`] are no defaults of topics, and are kept there too.
 
 use meridian_consensus::command::ConfigResource;
 use meridian_consensus::placement::PREFERRED_LEADER_DC;
@@ -11,10 +11,14 @@ use meridian_protocol::messages::{DescribedConfig, DescribedConfigSynonym};
 
 use super::{SOURCE_DEFAULT, config_type};
 use crate::kafka::access::OPEN_RESOURCES;
+use crate::kafka::quotas::scope::QUOTA_SCOPE;
 use crate::topic_config::{self, TopicConfig};
 
 /// Set for the whole cluster.
 pub(super) const SOURCE_CLUSTER: i8 = 3;
+
+/// Configs that are the cluster's alone.
+static OF_CLUSTER: [&TopicConfig; 2] = [&OPEN_RESOURCES, &QUOTA_SCOPE];
 
 /// Names for a broker, and for a topic.
 const NAMES: &[(&str, &str)] = &[
@@ -49,8 +53,8 @@ const NAMES: &[(&str, &str)] = &[
 
 /// The topic config that a broker's config is the default of, or one that is the cluster's alone.
 pub(super) fn find(broker_name: &str) -> Option<&'static TopicConfig> {
-    if broker_name == OPEN_RESOURCES.name {
-        return Some(&OPEN_RESOURCES);
+    if let Some(own) = OF_CLUSTER.into_iter().find(|config| config.name == broker_name) {
+        return Some(own);
     }
     let (_, name) = NAMES.iter().find(|(known, _)| *known == broker_name)?;
     topic_config::find(name)
@@ -109,6 +113,6 @@ pub(super) fn describe(metadata: &Metadata, only_set: bool) -> Vec<DescribedConf
         })
     };
     let of_topics = NAMES.iter().filter_map(|(name, of)| Some((*name, topic_config::find(of)?)));
-    let own = std::iter::once((OPEN_RESOURCES.name, &OPEN_RESOURCES));
+    let own = OF_CLUSTER.iter().map(|config| (config.name, *config));
     of_topics.chain(own).filter_map(described).collect()
 }

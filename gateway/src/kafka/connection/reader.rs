@@ -114,13 +114,15 @@ impl<'a, R: AsyncRead + Unpin> Reader<'a, R> {
 
     /// Reads nothing while the client is over a quota.
     async fn pause(&mut self) -> Result<(), Close> {
-        let pause = self.front.pause_of(&self.client);
-        if pause.is_zero() {
-            return Ok(());
-        }
-        tokio::select! {
-            _ = self.shutdown.wait_for(|stop| *stop) => Err(Close::Shutdown),
-            () = tokio::time::sleep(pause) => Ok(()),
+        loop {
+            let pause = self.front.pause_of(&self.client);
+            if pause.is_zero() {
+                return Ok(());
+            }
+            tokio::select! {
+                _ = self.shutdown.wait_for(|stop| *stop) => return Err(Close::Shutdown),
+                () = tokio::time::sleep(pause) => {}
+            }
         }
     }
 

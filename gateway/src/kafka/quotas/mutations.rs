@@ -4,8 +4,7 @@
 //! As in Kafka (KIP-599) who is over it is refused in newer versions of the requests, topic by
 //! topic, and only slowed down in older ones, whose clients do not know that answer.
 
-use std::time::Duration;
-
+use meridian_broker::quota::node::Charged;
 use meridian_protocol::{ApiKey, ErrorCode};
 
 use super::{Limit, Traffic, limit, pause};
@@ -16,7 +15,8 @@ use crate::kafka::error::ApiError;
 pub(in crate::kafka) struct Mutations {
     limit: Option<Limit>,
     is_strict: bool,
-    pause: Duration,
+    /// The last one, which waits for longest.
+    charged: Option<Charged>,
 }
 
 impl Mutations {
@@ -28,7 +28,7 @@ impl Mutations {
             _ => 3,
         };
         let is_strict = call.version >= strict_from_version;
-        Self { limit: limit(call, Traffic::Mutations), is_strict, pause: Duration::ZERO }
+        Self { limit: limit(call, Traffic::Mutations), is_strict, charged: None }
     }
 
     /// Charges the change of so many partitions.
@@ -36,19 +36,19 @@ impl Mutations {
         let Some(limit) = &self.limit else { return Ok(()) };
         let (now, throttles) = (call.front.now(), &call.front.throttles);
         if self.is_strict {
-            let pause = throttles.charge(now, limit, 0);
-            if !pause.is_zero() {
-                self.pause = self.pause.max(pause);
+            let charged = throttles.charge(now, limit, 0);
+            if !charged.told.is_zero() {
+                self.charged = Some(charged);
                 let message = "the quota of created and deleted partitions is exceeded";
                 return Err(ApiError::new(ErrorCode::ThrottlingQuotaExceeded, message));
             }
         }
-        self.pause = self.pause.max(throttles.charge(now, limit, count));
+        self.charged = Some(throttles.charge(now, limit, count));
         Ok(())
     }
 
     /// Has the client wait; gives for how many milliseconds.
     pub(in crate::kafka) fn throttle(&self, call: &Call) -> i32 {
-        pause(call, self.pause)
+        self.charged.map_or(0, |charged| pause(call, charged))
     }
 }

@@ -358,24 +358,6 @@ async fn who_fetches_too_much_gets_less_and_waits() {
     );
 }
 
-#[test]
-fn an_id_for_each_request_takes_no_memory_and_gets_no_more() {
-    let throttles = Throttles::default();
-    let charge = |number: usize| {
-        let client_id = Part::Named(format!("client-{number}"));
-        let shared_by = Entity { client_id, ..Entity::default() };
-        let limit = Limit { traffic: Traffic::Produce, shared_by, per_second: 1000.0 };
-        throttles.charge(Instant::ZERO, &limit, 2000)
-    };
-    for number in 0..BUCKET_COUNT_MAX {
-        assert_eq!(charge(number), Duration::from_secs(1));
-    }
-    let pauses: Vec<Duration> = (0..100).map(|number| charge(BUCKET_COUNT_MAX + number)).collect();
-    assert_eq!(pauses.last(), Some(&Duration::from_secs(199)), "they share a bucket");
-    assert_eq!(charge(0), Duration::from_secs(3), "who was there before does not");
-    assert_eq!(lock(&throttles.0).by_entity.len(), BUCKET_COUNT_MAX);
-}
-
 #[tokio::test]
 async fn the_quota_of_a_user_holds_for_those_who_have_logged_in_as_it() {
     let front = front_of(&FakeBroker::single(), quick_config());

@@ -83,6 +83,9 @@ impl PeerService for Front {
                 let end = |id: &PartitionId| Some(self.broker.led(*id)?.high_watermark());
                 PeerReply::Ends(partitions.iter().map(end).collect())
             }),
+            PeerRequest::QuotaReport(report) => {
+                Box::pin(async move { PeerReply::QuotaShares(self.lend(report).await) })
+            }
             PeerRequest::Verify(verification) => {
                 Box::pin(async move { PeerReply::Verified(self.vouch(verification).await) })
             }

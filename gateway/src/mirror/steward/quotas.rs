@@ -11,7 +11,7 @@ use super::entries::{Item, put_all};
 use super::{LookError, Steward};
 use crate::client::ClientError;
 use crate::features::agree;
-use crate::kafka::quotas::carried as quotas;
+use crate::kafka::quotas::{carried as quotas, scope};
 use crate::mirror::plan;
 
 /// What is refused, in errors.
@@ -90,6 +90,7 @@ impl Steward {
         self.tell(|report| report.own_quotas = own);
         if !rows.is_empty() {
             agree(&*self.node, FeatureLevel::LINK_OPTIONS).await?;
+            scope::begin(&*self.node).await?;
         }
         let (done, failure) = put_all(&*self.node, WHAT, &rows).await;
         for Item { name, told, .. } in done.into_iter().filter(|it| !it.told.is_empty()) {
