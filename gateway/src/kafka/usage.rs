@@ -3,6 +3,7 @@
 
 mod registry;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use meridian_base::id::TopicId;
@@ -186,9 +187,34 @@ impl Usage {
     }
 }
 
+/// Characters that show nothing and change how others are shown: Unicode's category Cf, and its separators of lines and
+/// paragraphs.
+const FORMATS: &[RangeInclusive<char>] = &[
+    '\u{ad}'..='\u{ad}',
+    '\u{600}'..='\u{605}',
+    '\u{61c}'..='\u{61c}',
+    '\u{6dd}'..='\u{6dd}',
+    '\u{70f}'..='\u{70f}',
+    '\u{890}'..='\u{891}',
+    '\u{8e2}'..='\u{8e2}',
+    '\u{180e}'..='\u{180e}',
+    '\u{200b}'..='\u{200f}',
+    '\u{2028}'..='\u{202e}',
+    '\u{2060}'..='\u{206f}',
+    '\u{feff}'..='\u{feff}',
+    '\u{fff9}'..='\u{fffb}',
+    '\u{110bd}'..='\u{110bd}',
+    '\u{110cd}'..='\u{110cd}',
+    '\u{13430}'..='\u{1343f}',
+    '\u{1bca0}'..='\u{1bca3}',
+    '\u{1d173}'..='\u{1d17a}',
+    '\u{e0001}'..='\u{e007f}',
+];
+
 /// A name that a client chose, as it is shown: short, and with nothing that a terminal obeys.
 pub(super) fn shown(name: &str) -> Arc<str> {
-    let is_plain = |c: char| !c.is_control();
+    let is_format = |c: char| !c.is_ascii() && FORMATS.iter().any(|range| range.contains(&c));
+    let is_plain = |c: char| !c.is_control() && !is_format(c);
     if name.len() <= SHOWN_BYTES_MAX && name.chars().all(is_plain) {
         return name.into();
     }

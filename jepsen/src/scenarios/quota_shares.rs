@@ -27,7 +27,7 @@ const ASK_EVERY: Duration = Duration::from_millis(250);
 /// A node that the metadata leader does not hear counts as dead.
 const DEAD_AFTER: Duration = Duration::from_millis(700);
 /// Clients go elsewhere about this often, and something breaks.
-const MOVE_EVERY: Duration = Duration::from_secs(4);
+const MOVE_EVERY: Duration = Duration::from_secs(5);
 const BREAK_EVERY: Duration = Duration::from_secs(15);
 /// A quota is used well this long after clients have moved, and after the last fault has passed.
 const USED_AFTER_MOVE: Duration = Duration::from_secs(1);
@@ -35,6 +35,9 @@ const USED_AFTER_FAULT: Duration = Duration::from_secs(6);
 /// For so long after a fault nodes may still go by their parts, while homes lend to those that they hear.
 const PARTS_AFTER_FAULT: Duration = Duration::from_secs(4);
 const USED_PART: f64 = 0.95;
+/// Where some nodes need little, and in lumps, they have more for a while than they use.
+const USED_PART_OF_MIXED: f64 = 0.9;
+const USED_OVER: Duration = Duration::from_secs(1);
 /// Clocks of hosts gain or lose up to this part.
 const CLOCK_ERROR: f64 = 0.02;
 
@@ -156,10 +159,14 @@ impl Run {
     fn start(&mut self, index: usize) {
         self.lives += 1;
         let (life, mutations, now) = (self.lives, self.mutations, self.now);
+        let nodes: Vec<NodeId> = self.hosts.iter().map(|host| host.node).collect();
         let Some(host) = self.hosts.get_mut(index) else { return };
         let clock = host.clock(now);
+        let mut shares = NodeShares::new(host.node, life, mutations);
+        // By the metadata on its disk, which may be old.
+        shares.set_nodes(&nodes);
         host.process = Some(Process {
-            shares: NodeShares::new(host.node, life, mutations),
+            shares,
             home: Home::new(clock, host.node, life, mutations),
             connections: vec![None; CONNECTION_COUNT],
             reported_at: now,
@@ -398,7 +405,11 @@ impl Run {
         self.settled = Some((since, sum));
         let lasted = (self.now - since).as_secs_f64();
         let in_flight = (CONNECTION_COUNT as u64 * REQUEST_UNITS) as f64;
-        if sum >= RATE * lasted * USED_PART - in_flight {
+        // Of less time single requests would be seen, and not what is used.
+        let is_long = lasted >= USED_OVER.as_secs_f64();
+        let needs_little = self.hosts.iter().any(|host| host.demand == Demand::Little);
+        let part = if needs_little { USED_PART_OF_MIXED } else { USED_PART };
+        if !is_long || sum >= RATE * lasted * part - in_flight {
             return Ok(());
         }
         let detail = format!("{sum} was used in {lasted} s");

@@ -133,7 +133,6 @@ struct Entity<L> {
     reported_at: Instant,
     used_since: f64,
     used_per_second: f64,
-    was_overdrawn: bool,
     demand: f64,
 }
 
@@ -148,7 +147,6 @@ impl<L> Entity<L> {
             reported_at: now,
             used_since: 0.0,
             used_per_second: 0.0,
-            was_overdrawn: false,
             demand: 0.0,
         };
         entity.bucket = Bucket::new(now, entity.allowed(now, node_count));
@@ -189,7 +187,6 @@ impl<L> Entity<L> {
             self.used_since += amount as f64;
         }
         let owed = self.bucket.owed(position);
-        self.was_overdrawn |= owed > 0.0;
         let wait = time_to_pay(owed, allowed);
         let told = match self.may_grow(node_count) {
             true => wait.min(WAIT_IN_DOUBT_MAX).max(time_to_pay(owed, self.per_second)),
@@ -208,18 +205,22 @@ impl<L> Entity<L> {
         let weight = 1.0 - (-elapsed / SMOOTH_OVER.as_secs_f64()).exp();
         self.used_per_second += (sample - self.used_per_second) * weight;
         let debt = self.bucket.debt();
-        self.demand = if self.was_overdrawn || debt > 0.0 {
+        self.demand = if debt > 0.0 {
             self.used_per_second * HELD_BACK_FACTOR + debt / PAY_WITHIN.as_secs_f64()
         } else {
             self.used_per_second * FREE_FACTOR
         };
-        self.was_overdrawn = debt > 0.0;
         self.used_since = 0.0;
         self.reported_at = now;
     }
 
-    fn is_idle(&self, now: Instant) -> bool {
-        now.since(self.charged_at) > IDLE_AFTER && self.bucket.is_full()
+    /// Whether nothing is lost if it is forgotten: one that is new has all of the burst, or that of the floor.
+    fn is_idle(&self, now: Instant, node_count: usize) -> bool {
+        let is_paid = match self.may_grow(node_count) {
+            true => self.bucket.debt() <= 0.0,
+            false => self.bucket.is_full(),
+        };
+        is_paid && now.since(self.charged_at) > IDLE_AFTER
     }
 }
 
@@ -363,7 +364,7 @@ impl<L> NodeShares<L> {
         self.shared.retain(|id| {
             let Some(entity) = held.get_mut(id) else { return false };
             entity.fill(now, node_count);
-            let is_idle = entity.is_idle(now);
+            let is_idle = entity.is_idle(now, node_count);
             if is_idle {
                 held.remove(id);
             }

@@ -1,10 +1,12 @@
 use meridian_protocol::messages::{
     CreatableTopic, CreatePartitionsRequest, CreatePartitionsTopic, CreateTopicsRequest,
     DeleteTopicState, DeleteTopicsRequest, FetchPartition, FetchRequest, FetchTopic,
-    ProducePartition, ProduceRequest, ProduceTopic,
+    MeridianAdminRequest, ProducePartition, ProduceRequest, ProduceTopic,
 };
 
 use meridian_access::Principal;
+use meridian_base::id::NodeId;
+use meridian_consensus::command::{FeatureLevel, Liveness};
 
 use super::*;
 use crate::kafka::testing::{FakeBroker, TestClient, batch_of, front_of, quick_config};
@@ -370,4 +372,53 @@ async fn the_quota_of_a_user_holds_for_those_who_have_logged_in_as_it() {
     assert!(al.call(9, large()).await.throttle_time_ms > 0);
     assert_eq!(bo.call(9, large()).await.throttle_time_ms, 0);
     assert_eq!(anonymous.call(9, large()).await.throttle_time_ms, 0);
+}
+
+#[tokio::test]
+async fn the_first_quota_of_a_cluster_holds_for_all_of_it_if_all_nodes_know_that() {
+    let broker = FakeBroker::single();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    let scope = || scope::name(&broker.state()).to_owned();
+    alter(&mut client, &[(USER, "u")], "producer_byte_rate", 1000.0).await;
+    assert_eq!(scope(), "broker", "a node is of an earlier build");
+    broker.register(1, FeatureLevel::LATEST).expect("not refused");
+    alter(&mut client, &[(USER, "v")], "producer_byte_rate", 1000.0).await;
+    assert_eq!(scope(), "broker", "somebody has chosen a rate for each node");
+    assert!(scope::nodes(&broker.state()).is_empty());
+
+    let broker = FakeBroker::three_datacenters();
+    let mut client = TestClient::connect(&front_of(&broker, quick_config()));
+    (1..=3).for_each(|node| drop(broker.register(node, FeatureLevel::LATEST)));
+    alter(&mut client, &[(USER, "u")], "producer_byte_rate", 1000.0).await;
+    assert_eq!(scope::name(&broker.state()), "cluster");
+    assert_eq!(broker.state().feature_level(), FeatureLevel::QUOTA_SHARES);
+    let nodes = |ids: &[u32]| ids.iter().copied().map(NodeId::new).collect::<Vec<_>>();
+    assert_eq!(scope::nodes(&broker.state()), nodes(&[1, 2, 3]));
+    broker.mark(2, Liveness::Dead);
+    assert_eq!(scope::nodes(&broker.state()), nodes(&[1, 3]));
+}
+
+#[tokio::test]
+async fn a_node_answers_what_is_no_report_with_nothing() {
+    let front = front_of(&FakeBroker::three_datacenters(), quick_config());
+    assert_eq!(front.lend(bytes::Bytes::from_static(b"nonsense")).await.len(), 0);
+}
+
+#[tokio::test]
+async fn operators_see_what_a_node_holds() {
+    let front = front_of(&FakeBroker::single(), quick_config());
+    let mut client = TestClient::connect(&front);
+    client.create_topic("t", 1).await;
+    alter(&mut client, &[(CLIENT_ID, "test")], "producer_byte_rate", 10_000.0).await;
+    client.call(9, produce(&"x".repeat(11_000), -1)).await;
+    let asked = MeridianAdminRequest { method: "quota.holdings".into(), body: "{}".into() };
+    let answer = client.call(0, asked).await;
+    let report: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
+    let held = &report["quotas"][0];
+    assert_eq!((&report["scope"], &held["client_id"]), (&"broker".into(), &"test".into()));
+    assert_eq!((&held["share_per_second"], &held["home"]), (&10_000.0.into(), &().into()));
+    assert!(held["debt"].as_f64() > Some(0.0));
+    let published = front.samples();
+    let sample = published.iter().find(|it| it.name == "meridian_quota_share").unwrap();
+    assert_eq!((sample.label, sample.value), (Some(("quota", "producer_byte_rate")), 10_000));
 }

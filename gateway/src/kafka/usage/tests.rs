@@ -32,6 +32,9 @@ async fn ask_as(client: &mut TestClient, client_id: &str) {
 fn a_name_is_shown_short_and_harmless() {
     assert_eq!(&*shown("shop-7"), "shop-7");
     assert_eq!(&*shown("a\nb\u{1b}[2Jc\0"), "a\u{fffd}b\u{fffd}[2Jc\u{fffd}");
+    let backwards = "a\u{202e}b\u{2028}c\u{200b}d\u{feff}\u{e0041}";
+    assert_eq!(&*shown(backwards), "a\u{fffd}b\u{fffd}c\u{fffd}d\u{fffd}\u{fffd}");
+    assert_eq!(&*shown("Zoë-中文-🦀"), "Zoë-中文-🦀");
     assert_eq!(&*shown("a\"b\\c"), "a\"b\\c", "quotes are escaped where they are written");
     for long in ["x".repeat(32 << 10), "é".repeat(16 << 10), "\n".repeat(32 << 10)] {
         let shown = shown(&long);

@@ -153,6 +153,7 @@ fn an_entity_for_each_request_takes_no_memory_and_gets_no_more() {
     shares.set_nodes(&[]);
     assert_eq!(told(&mut shares, ENTITY_COUNT_MAX + 2), Duration::from_secs(5));
     shares.report(at(4_000), 1);
-    shares.charge(at(4_000), &quota(ENTITY_COUNT_MAX + 2), 9_000, || 0);
+    shares.report(at(6_000), 1);
+    shares.charge(at(6_000), &quota(ENTITY_COUNT_MAX + 2), 9_000, || 0);
     assert!(shares.held.len() < 10, "those that are full make room: {}", shares.held.len());
 }
