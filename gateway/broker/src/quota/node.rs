@@ -107,7 +107,9 @@ pub struct NodeShares<L> {
     held: BTreeMap<EntityId, Entity<L>>,
     /// Those of `held` that are talked about.
     shared: BTreeSet<EntityId>,
-    answers: BTreeMap<NodeId, Held>,
+    /// The newest answer of each home, and when it came. Also of one that is none any more: what it has said before may
+    /// still be on the way.
+    answers: BTreeMap<NodeId, (Held, Instant)>,
     forgot_at: Option<Instant>,
     mutations: Mutations,
 }
@@ -244,7 +246,6 @@ impl<L> NodeShares<L> {
     pub fn set_nodes(&mut self, nodes: &[NodeId]) {
         if self.nodes != nodes {
             self.nodes = nodes.to_vec();
-            self.answers.retain(|node, _| nodes.contains(node));
         }
     }
 
@@ -338,6 +339,9 @@ impl<L> NodeShares<L> {
     /// What homes are to hear: call it every [`super::REPORT_EVERY`].
     pub fn report(&mut self, now: Instant, applied_index: u64) -> Vec<(NodeId, Report)> {
         self.forget_idle(now);
+        let nodes = &self.nodes;
+        // What was sent before has ended by then.
+        self.answers.retain(|node, (_, at)| nodes.contains(node) || now.since(*at) <= LEASE);
         if self.nodes.len() <= 1 {
             return Vec::new();
         }
@@ -353,7 +357,7 @@ impl<L> NodeShares<L> {
         let (node, life) = (self.node, self.life);
         let mut report = |(home, wants): (NodeId, Vec<Want>)| {
             self.number += 1;
-            let held = self.answers.get(&home).copied().unwrap_or_default();
+            let held = self.answers.get(&home).map(|(held, _)| *held).unwrap_or_default();
             (home, Report { node, life, number: self.number, applied_index, held, wants })
         };
         by_home.into_iter().map(&mut report).collect()
@@ -375,12 +379,13 @@ impl<L> NodeShares<L> {
     /// Takes the answer to a report that was sent at `sent_at`.
     pub fn on_shares(&mut self, now: Instant, home: NodeId, sent_at: Instant, answer: &Shares) {
         let until = sent_at + LEASE;
-        let before = self.answers.get(&home).copied().unwrap_or_default();
-        let is_old = before.life == answer.life && answer.number <= before.number;
+        let is_old = self.answers.get(&home).is_some_and(|(before, _)| {
+            before.life == answer.life && answer.number <= before.number
+        });
         if now >= until || is_old || !self.nodes.contains(&home) {
             return;
         }
-        self.answers.insert(home, Held { life: answer.life, number: answer.number });
+        self.answers.insert(home, (Held { life: answer.life, number: answer.number }, now));
         let node_count = self.nodes.len();
         for (id, share) in &answer.shares {
             let Some(held) = self.held.get_mut(id) else { continue };

@@ -98,6 +98,14 @@ fn late_and_old_answers_count_for_nothing() {
     shares.on_shares(at(1_200), home, at(200), &third);
     assert_ne!(share(&shares, at(1_200)), 300.0, "its lease has ended");
     assert_eq!(shares.report(at(1_200), 1)[0].1.held, Held { life: 3, number: 2 });
+    let (_, fourth) = answer(&mut shares, at(1_200), 4, Share::Lease(400.0));
+    shares.on_shares(at(1_220), home, at(1_200), &fourth);
+    shares.set_nodes(&nodes(9).into_iter().filter(|node| *node != home).collect::<Vec<_>>());
+    shares.report(at(1_230), 1);
+    shares.set_nodes(&nodes(9));
+    let late = Shares { number: 3, ..third.clone() };
+    shares.on_shares(at(1_240), home, at(1_200), &late);
+    assert_eq!(share(&shares, at(1_240)), 400.0, "also of a home that was none for a moment");
     let again = Shares { life: 4, number: 1, ..third };
     shares.on_shares(at(1_250), home, at(1_200), &again);
     assert_eq!(share(&shares, at(1_250)), 300.0, "the home was started anew");
