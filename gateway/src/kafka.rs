@@ -151,8 +151,7 @@ impl Front {
     ) -> Arc<Self> {
         let clock = Clock::start();
         let life = rng.next_u64().max(1);
-        let throttles =
-            quotas::Throttles::new(clock.now(), broker.node(), life, config.mutations);
+        let throttles = quotas::Throttles::new(clock.now(), broker.node(), life, config.mutations);
         let config = config.with_room();
         let group_memory_bytes_max = config.group.memory_size_bytes_max;
         Arc::new(Self {

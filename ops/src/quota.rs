@@ -142,7 +142,11 @@ fn render(found: &Found) -> String {
 
 /// Units in a second, without digits that nobody reads.
 fn rounded(value: f64) -> String {
-    if value.fract() == 0.0 || value >= 100.0 { format!("{value:.0}") } else { format!("{value:.2}") }
+    if value.fract() == 0.0 || value >= 100.0 {
+        format!("{value:.0}")
+    } else {
+        format!("{value:.2}")
+    }
 }
 
 #[cfg(test)]
@@ -173,8 +177,18 @@ mod tests {
         let text = render(&Found { nodes: Vec::new(), quotas, silent });
         let words: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
         let expected = [
-            "producer_byte_rate", "shop", "-", "-", "2000000", "1", "1500000", "950", "0.50", "3000000",
-            "0", "2",
+            "producer_byte_rate",
+            "shop",
+            "-",
+            "-",
+            "2000000",
+            "1",
+            "1500000",
+            "950",
+            "0.50",
+            "3000000",
+            "0",
+            "2",
         ];
         assert_eq!(words, expected);
         assert!(text.ends_with("node 3 does not answer: gone\n"));

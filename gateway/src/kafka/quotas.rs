@@ -31,10 +31,10 @@ use self::entity::{Entity, Part, Values};
 use self::kind::checked;
 pub(super) use self::mutations::Mutations;
 pub(super) use self::throttles::{Limit, Throttles};
+use super::Front;
 use super::dispatch::{Call, Client};
 use super::error::ApiError;
 use super::pace::Pace;
-use super::Front;
 
 const USER: &str = "user";
 const CLIENT_ID: &str = "client-id";

@@ -42,8 +42,7 @@ impl Bucket {
     /// Takes `amount` under a quota of `limit_per_second`, of which the bucket may have a share. Fill it before.
     pub fn take(&mut self, amount: u64, limit_per_second: f64) -> Position {
         self.taken = self.taken.wrapping_add(amount);
-        self.units =
-            (self.units - amount as f64).max(-limit_per_second * DEBT_MAX.as_secs_f64());
+        self.units = (self.units - amount as f64).max(-limit_per_second * DEBT_MAX.as_secs_f64());
         Position(self.taken)
     }
 

@@ -155,9 +155,8 @@ impl Home {
             for member in entity.members.values_mut() {
                 member.leases.retain(|lease| now < lease.until);
             }
-            let is_used = |it: &mut Member| {
-                now.since(it.heard_at) <= IDLE_AFTER || !it.leases.is_empty()
-            };
+            let is_used =
+                |it: &mut Member| now.since(it.heard_at) <= IDLE_AFTER || !it.leases.is_empty();
             entity.members.retain(|_, member| is_used(member));
             !entity.members.is_empty() && home_of(*id, nodes) == Some(node)
         });

@@ -71,8 +71,7 @@ impl Report {
     pub fn encode(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(48 + self.wants.len() * 32);
         out.put_u32(self.node.get());
-        for number in
-            [self.life, self.number, self.applied_index, self.held.life, self.held.number]
+        for number in [self.life, self.number, self.applied_index, self.held.life, self.held.number]
         {
             out.put_u64(number);
         }

@@ -347,7 +347,8 @@ impl<L> NodeShares<L> {
         }
         let mut by_home: BTreeMap<NodeId, Vec<Want>> = BTreeMap::new();
         for id in &self.shared {
-            let (Some(held), Some(home)) = (self.held.get_mut(id), home_of(*id, &self.nodes)) else {
+            let (Some(held), Some(home)) = (self.held.get_mut(id), home_of(*id, &self.nodes))
+            else {
                 continue;
             };
             held.measure(now);

@@ -11,8 +11,7 @@ use super::{CLOCK_MARGIN, EntityId, LEASE, VIEW_AGE_MAX};
 const VIEW_COUNT_MAX: usize = 16;
 /// After this much time no lease holds of a home that is none any more: it may take that long to hear of it, and has
 /// then lent for the last time.
-const WAIT: std::time::Duration =
-    VIEW_AGE_MAX.saturating_add(LEASE).saturating_add(CLOCK_MARGIN);
+const WAIT: std::time::Duration = VIEW_AGE_MAX.saturating_add(LEASE).saturating_add(CLOCK_MARGIN);
 
 /// The home of an entity among these nodes: by rendezvous hash, so that it changes only if it goes itself, or a node
 /// comes that is to be it.
@@ -125,7 +124,10 @@ mod tests {
         assert!(views.is_settled(at(2_200), entity(1), NodeId::new(1)));
         views.note(at(3_000), &two, None);
         views.note(at(3_100), &one, None);
-        assert!(!views.is_settled(at(5_100), entity(1), NodeId::new(1)), "another was one meanwhile");
+        assert!(
+            !views.is_settled(at(5_100), entity(1), NodeId::new(1)),
+            "another was one meanwhile"
+        );
         assert!(views.is_settled(at(5_300), entity(1), NodeId::new(1)));
         for number in 0..100 {
             views.note(at(6_000 + 2 * number), &one, None);

@@ -50,7 +50,6 @@ pub(crate) async fn begin(broker: &dyn Broker) -> Result<(), NotAgreed> {
     agree(broker, FeatureLevel::QUOTA_SHARES).await?;
     let change =
         ConfigChange { name: QUOTA_SCOPE.name.to_owned(), value: Some(CLUSTER.to_owned()) };
-    let command =
-        Command::SetConfigs { resource: ConfigResource::Cluster, changes: vec![change] };
+    let command = Command::SetConfigs { resource: ConfigResource::Cluster, changes: vec![change] };
     Ok(broker.propose(command).await.map(drop)?)
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use meridian_base::env::Instant;
 use meridian_base::id::NodeId;
+use meridian_broker::quota::EntityId;
 use meridian_broker::quota::home::Home;
 use meridian_broker::quota::message::{Report, Shares};
 use meridian_broker::quota::node::{Charged, Holding, NodeShares, Owed, Quota, Scope};
-use meridian_broker::quota::EntityId;
 use meridian_storage::mutation::Mutations;
 
 use super::Traffic;

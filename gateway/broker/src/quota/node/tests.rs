@@ -27,7 +27,12 @@ fn share(shares: &NodeShares<u8>, now: Instant) -> f64 {
 }
 
 /// The home of the only entity, and what it would answer.
-fn answer(shares: &mut NodeShares<u8>, now: Instant, number: u64, share: Share) -> (NodeId, Shares) {
+fn answer(
+    shares: &mut NodeShares<u8>,
+    now: Instant,
+    number: u64,
+    share: Share,
+) -> (NodeId, Shares) {
     let (home, report) = shares.report(now, 1).remove(0);
     (home, Shares { life: 3, number, shares: vec![(report.wants[0].entity, share)] })
 }
@@ -140,10 +145,8 @@ fn what_is_idle_is_forgotten_when_it_owes_nothing() {
 #[test]
 fn an_entity_for_each_request_takes_no_memory_and_gets_no_more() {
     let mut shares = of(0);
-    let quota = |number: usize| Quota {
-        entity: EntityId::of(2, &number.to_be_bytes()),
-        ..quota(0)
-    };
+    let quota =
+        |number: usize| Quota { entity: EntityId::of(2, &number.to_be_bytes()), ..quota(0) };
     for number in 0..ENTITY_COUNT_MAX {
         shares.charge(at(0), &quota(number), 9_001, || 0);
     }
