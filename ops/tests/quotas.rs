@@ -54,8 +54,7 @@ impl ProducerContext for Context {
 
     fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
         let message = result.as_ref().map_err(|(error, _)| error.to_string()).unwrap();
-        let size_bytes = rdkafka::Message::payload_len(message);
-        self.0.lock().unwrap().push((Instant::now(), size_bytes));
+        self.0.lock().unwrap().push((Instant::now(), message.payload_len()));
     }
 }
 
@@ -87,6 +86,12 @@ impl Flow {
             std::thread::spawn(move || send(&producer, &runs, &topic, partition_count))
         };
         Self { producer, acked, runs, thread }
+    }
+
+    /// The node that leads partition 0.
+    fn leader(&self, topic: &str) -> i32 {
+        let metadata = self.producer.client().fetch_metadata(Some(topic), WITHIN).unwrap();
+        metadata.topics()[0].partitions()[0].leader()
     }
 
     fn stop(self) {
@@ -238,14 +243,12 @@ fn a_client_has_its_quota_once_wherever_it_goes() {
 }
 
 fn home_is_killed(nodes: &Nodes) {
-    let view = json(&["topic", "describe", "one", "-b", &nodes.bootstrap, "-o", "json"]);
-    let leader = view["partitions"][0]["leader"].as_i64().unwrap();
     let mut found = None;
     for number in 0.. {
         let client_id = format!("orphan-{number}");
         let flow = Flow::start(nodes, &client_id, "one", 1);
         let home = home(nodes, &client_id);
-        if i64::from(home) != leader {
+        if home != flow.leader("one") {
             found = Some((flow, home, client_id));
             break;
         }

@@ -410,9 +410,10 @@ async fn operators_see_what_a_node_holds() {
     let mut client = TestClient::connect(&front);
     client.create_topic("t", 1).await;
     alter(&mut client, &[(CLIENT_ID, "test")], "producer_byte_rate", 10_000.0).await;
-    client.call(9, produce(&"x".repeat(11_000), -1)).await;
+    client.call(9, produce(&"x".repeat(200_000), -1)).await;
     let asked = MeridianAdminRequest { method: "quota.holdings".into(), body: "{}".into() };
-    let answer = client.call(0, asked).await;
+    // Over a connection of its own, which is not waited for.
+    let answer = TestClient::connect(&front).call(0, asked).await;
     let report: serde_json::Value = serde_json::from_slice(&answer.body).unwrap();
     let held = &report["quotas"][0];
     assert_eq!((&report["scope"], &held["client_id"]), (&"broker".into(), &"test".into()));

@@ -15,7 +15,7 @@ use super::super::operators;
 use super::world::World;
 use super::{ON_CLUSTER, ON_TOPIC, OTHER, Right, TOPIC};
 use crate::admin_api::{AdminError, AdminHandler};
-use crate::kafka::connections;
+use crate::kafka::{connections, quotas};
 use crate::peers::BoxFuture;
 
 /// Gives each method's arguments back.
@@ -55,9 +55,10 @@ fn is_refusal(code: ErrorCode) -> bool {
     matches!(code, ErrorCode::TopicAuthorizationFailed | ErrorCode::ClusterAuthorizationFailed)
 }
 
-/// The front answers those about rules and connections itself: what they ask for has tests of its own.
+/// The front answers those about rules, connections and quotas itself: what they ask for has tests of its own.
 fn is_own(method: &str) -> bool {
-    [operators::FAMILY, connections::operators::FAMILY].iter().any(|it| method.starts_with(it))
+    let own = [operators::FAMILY, connections::operators::FAMILY, quotas::operators::FAMILY];
+    own.iter().any(|it| method.starts_with(it))
 }
 
 #[tokio::test]
@@ -101,9 +102,10 @@ async fn each_method_asks_for_its_rights_and_no_others() {
 }
 
 #[tokio::test]
-async fn who_may_look_sees_connections_and_who_may_change_closes_them() {
+async fn who_may_look_sees_connections_and_quotas_and_who_may_change_closes_them() {
     let mut world = start().await;
-    for (method, right) in [("client.list", Describe), ("client.kick", Alter)] {
+    let methods = [("client.list", Describe), ("client.kick", Alter), ("quota.holdings", Describe)];
+    for (method, right) in methods {
         for (rights, is_refused) in [
             (vec![], true),
             (vec![(Describe, ON_CLUSTER)], right != Describe),
@@ -187,14 +189,14 @@ fn methods_in(folder: &Path, methods: &mut BTreeSet<String>) {
 fn no_method_is_answered_past_its_types() {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut untyped = BTreeSet::new();
-    for folder in ["mirror", "node", "kafka/access", "kafka/connections"] {
+    for folder in ["mirror", "node", "kafka/access", "kafka/connections", "kafka/quotas"] {
         methods_in(&sources.join(folder), &mut untyped);
     }
     assert_eq!(untyped, BTreeSet::new(), "answer methods by `M::NAME` and `answered::<M>`");
 }
 
 #[tokio::test]
-async fn methods_about_rules_and_connections_are_answered_here() {
+async fn methods_about_rules_connections_and_quotas_are_answered_here() {
     let mut world = start().await;
     world.allow(&[(Describe, ON_CLUSTER), (Alter, ON_CLUSTER)]);
     for (method, _) in METHODS.iter().filter(|(method, _)| is_own(method)) {
