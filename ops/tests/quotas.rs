@@ -184,6 +184,8 @@ fn home(nodes: &Nodes, client_id: &str) -> i32 {
     i32::try_from(home.unwrap()).unwrap()
 }
 
+/// Tells whoever watches the tests, whether they fail or not.
+#[allow(clippy::explicit_write, reason = "what is printed is hidden until a test fails")]
 fn say(what: &str, (least, most): (f64, f64)) {
     writeln!(std::io::stderr(), "{what}: {least:.3} to {most:.3} of the rate").unwrap();
 }
@@ -267,4 +269,5 @@ fn home_is_killed(nodes: &Nodes) {
     });
     keeps_the_rate("after the home was killed", &flow);
     flow.stop();
+    nodes.restart(&["--node", &home.to_string()]);
 }
