@@ -38,7 +38,8 @@ const MEASURED: Duration = Duration::from_secs(14);
 /// What a window may be off: a busy machine acknowledges late, in lumps.
 const ABOVE: f64 = 1.07;
 const BELOW: f64 = 0.85;
-/// Clients stand still while leaders move, and do not catch up: what nodes had saved for a burst stays there.
+/// Clients stand still while leaders move, or records wait for a disk that has died, and do not catch up: what nodes had
+/// saved for a burst stays there. Without a home a node would have a ninth.
 const BELOW_MOVING: f64 = 0.6;
 const MANY: i32 = 27;
 const WITHIN: Duration = Duration::from_secs(60);
@@ -191,12 +192,12 @@ fn say(what: &str, (least, most): (f64, f64)) {
 }
 
 /// Measures windows of ten seconds.
-fn keeps_the_rate(what: &str, flow: &Flow) {
+fn keeps_the_rate(what: &str, flow: &Flow, below: f64) {
     std::thread::sleep(WARM_UP);
     let (least, most) = flow.watch(MEASURED).windows(WINDOW);
     say(what, (least, most));
     assert!(most <= ABOVE, "{what}: {most} of the rate");
-    assert!(least >= BELOW, "{what}: {least} of the rate");
+    assert!(least >= below, "{what}: {least} of the rate");
 }
 
 #[test]
@@ -209,12 +210,12 @@ fn a_client_has_its_quota_once_wherever_it_goes() {
     set_quota(&nodes.bootstrap);
 
     let flow = Flow::start(&nodes, "one", "one", 1);
-    keeps_the_rate("one partition", &flow);
+    keeps_the_rate("one partition", &flow, BELOW);
     assert_eq!(described(&nodes, "one")["nodes"][0]["scope"], "cluster");
     flow.stop();
 
     let flow = Flow::start(&nodes, "many", "many", MANY);
-    keeps_the_rate("27 partitions", &flow);
+    keeps_the_rate("27 partitions", &flow, BELOW);
     let quotas = described(&nodes, "many")["quotas"].as_array().unwrap().clone();
     assert_eq!(quotas.len(), 9, "each node has a share: {quotas:?}");
     flow.stop();
@@ -267,7 +268,7 @@ fn home_is_killed(nodes: &Nodes) {
         let held = described(nodes, &client_id)["quotas"][0].clone();
         held["home"].as_i64().is_some_and(|it| it != i64::from(home)) && held["lease_ms"].is_u64()
     });
-    keeps_the_rate("after the home was killed", &flow);
+    keeps_the_rate("after the home was killed", &flow, BELOW_MOVING);
     flow.stop();
     nodes.restart(&["--node", &home.to_string()]);
 }
