@@ -119,7 +119,7 @@ pub struct NodeShares<L> {
 enum Part {
     /// All of it.
     Whole,
-    /// The same as each other node.
+    /// As much as each other node has.
     Equal,
     /// What its home says, or what holds until it does.
     Shared { per_second: f64, until: Instant, is_lease: bool },
