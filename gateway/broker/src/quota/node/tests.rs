@@ -164,7 +164,10 @@ fn an_entity_for_each_request_takes_no_memory_and_gets_no_more() {
     shares.set_nodes(&[]);
     assert_eq!(told(&mut shares, ENTITY_COUNT_MAX + 2), Duration::from_secs(5));
     shares.report(at(4_000), 1);
-    shares.report(at(6_000), 1);
-    shares.charge(at(6_000), &quota(ENTITY_COUNT_MAX + 2), 9_000, || 0);
-    assert!(shares.held.len() < 10, "those that are full make room: {}", shares.held.len());
+    shares.report(at(9_000), 1);
+    assert!(shares.is_quiet(), "those that are shared and idle are gone");
+    for number in 0..2_000 {
+        shares.charge(at(9_000), &quota(2 * ENTITY_COUNT_MAX + number), 9_000, || 0);
+    }
+    assert!(shares.held.len() < 3_000, "those that are full make room: {}", shares.held.len());
 }
