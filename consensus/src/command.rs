@@ -342,6 +342,8 @@ impl FeatureLevel {
     pub const OPEN_RESOURCES: Self = Self(15);
     /// Users may have delegation tokens.
     pub const TOKENS: Self = Self(16);
+    /// There may be share groups.
+    pub const SHARE_GROUPS: Self = Self(17);
     /// Quotas may hold for the whole cluster.
     pub const QUOTA_SHARES: Self = Self(18);
     /// New partitions may go to any group that fits their storage class.

@@ -63,6 +63,9 @@ pub(crate) mod quotas;
 mod repeated;
 mod server;
 mod session;
+mod share_groups;
+mod share_offsets;
+mod shares;
 mod spread;
 mod telemetry;
 #[cfg(test)]
@@ -138,6 +141,7 @@ pub struct Front {
     usage: usage::Usage,
     connections: connections::Connections,
     group_lags: group_lag::GroupLags,
+    shares: shares::Shares,
 }
 
 impl Front {
@@ -181,6 +185,7 @@ impl Front {
             logins: Arc::new(Semaphore::new(PASSWORD_COUNT_MAX)),
             failures: login::Failures::default(),
             shapes: users::Shapes::default(),
+            shares: shares::Shares::default(),
         })
     }
 
@@ -209,6 +214,7 @@ impl Front {
         }
         samples.extend(self.access_samples());
         samples.extend(self.quota_samples());
+        samples.extend(self.shares.samples());
         samples
     }
 

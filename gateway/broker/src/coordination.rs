@@ -27,6 +27,7 @@ use crate::coordinator::queue::Entry;
 use crate::group::GroupLimits;
 use crate::group::consumer::ConsumerGroupLimits;
 use crate::partition::RecordBatch;
+use crate::share::ShareGroupLimits;
 
 /// Uncompressed size of one batch of our own records.
 const BATCH_SIZE_BYTES_MAX: usize = 64 << 20;
@@ -44,6 +45,8 @@ pub struct Limits {
     pub classic: GroupLimits,
     /// Of each group of KIP-848.
     pub consumer: ConsumerGroupLimits,
+    /// Of each share group.
+    pub share: ShareGroupLimits,
     /// Most groups.
     pub group_count_max: usize,
     /// The broken rule, if any.
@@ -60,6 +63,7 @@ impl Limits {
                 image_size_bytes_max: 4 << 10,
             },
             consumer: ConsumerGroupLimits { session_timeout, member_count_max: 10 },
+            share: ShareGroupLimits { session_timeout, member_count_max: 10 },
             group_count_max: 10,
             mutations,
         }

@@ -10,6 +10,7 @@
 //! | [`replica`] | what is around the log of one partition on one node: where its blobs are read |
 //! | [`cleaner`] | which records of a log are the last of their key |
 //! | [`group`] | consumer groups of both protocols |
+//! | [`share`] | share groups: members, and which records of a partition are in flight |
 //! | [`transaction`] | transactions of producers |
 //! | [`coordinator`] | what coordinators do around their logs: loading, writing, snapshots |
 //! | [`coordination`] | what coordinators keep in internal partitions |
@@ -27,4 +28,5 @@ pub mod partition;
 pub mod producer;
 pub mod quota;
 pub mod replica;
+pub mod share;
 pub mod transaction;

@@ -273,6 +273,21 @@ apis! {
         versions 0..=1, flexible 0;
     DescribeTopicPartitions = 75, DescribeTopicPartitionsRequest => DescribeTopicPartitionsResponse,
         versions 0..=0, flexible 0;
+    ShareGroupHeartbeat = 76, ShareGroupHeartbeatRequest => ShareGroupHeartbeatResponse,
+        versions 1..=1, flexible 0;
+    ShareGroupDescribe = 77, ShareGroupDescribeRequest => ShareGroupDescribeResponse,
+        versions 1..=1, flexible 0;
+    ShareFetch = 78, ShareFetchRequest => ShareFetchResponse, versions 1..=2, flexible 0;
+    ShareAcknowledge = 79, ShareAcknowledgeRequest => ShareAcknowledgeResponse,
+        versions 1..=2, flexible 0;
+    DescribeShareGroupOffsets = 90,
+        DescribeShareGroupOffsetsRequest => DescribeShareGroupOffsetsResponse,
+        versions 0..=1, flexible 0;
+    AlterShareGroupOffsets = 91, AlterShareGroupOffsetsRequest => AlterShareGroupOffsetsResponse,
+        versions 0..=0, flexible 0;
+    DeleteShareGroupOffsets = 92,
+        DeleteShareGroupOffsetsRequest => DeleteShareGroupOffsetsResponse,
+        versions 0..=0, flexible 0;
     MeridianAdmin = 20000, MeridianAdminRequest => MeridianAdminResponse,
         versions 0..=0, flexible 0;
 }

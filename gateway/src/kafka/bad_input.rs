@@ -114,6 +114,27 @@ const TABLES: &[(&[ApiKey], &str, &str)] = &[
         "quotas/tests.rs",
         "bad_alterations_get_the_errors_that_kafka_gives",
     ),
+    (
+        &[ApiKey::ShareGroupHeartbeat],
+        "share_groups/tests.rs",
+        "bad_heartbeats_get_the_errors_that_kafka_gives",
+    ),
+    (
+        &[ApiKey::ShareGroupDescribe],
+        "share_groups/tests.rs",
+        "members_are_described_and_groups_listed_and_deleted",
+    ),
+    (&[ApiKey::ShareFetch], "shares/bad_input.rs", "fetches"),
+    (&[ApiKey::ShareAcknowledge], "shares/bad_input.rs", "acknowledgements"),
+    (
+        &[
+            ApiKey::DescribeShareGroupOffsets,
+            ApiKey::AlterShareGroupOffsets,
+            ApiKey::DeleteShareGroupOffsets,
+        ],
+        "share_groups/tests.rs",
+        "a_group_without_members_is_set_anew_and_forgets_topics",
+    ),
     (&[ApiKey::DescribeQuorum], "quorum.rs", "no_other_log_has_a_quorum"),
     (&[ApiKey::UpdateFeatures], "features.rs", "what_holds_may_be_asked_for_and_nothing_else"),
     (

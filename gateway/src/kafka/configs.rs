@@ -1,7 +1,7 @@
 //! DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 //!
 //! Topics can be configured at run time, and what they have by default for all of them ([`defaults`]).
-//! So can groups of KIP-848 ([`groups`]). Nodes by themselves are configured in their files only, so
+//! So can groups of KIP-848 ([`groups`]) and share groups ([`share`]). Nodes by themselves are configured in their files only, so
 //! their configs ([`node`]), and those of loggers and client metrics ([`others`]), are described
 //! read-only.
 
@@ -10,6 +10,7 @@ pub(super) mod defaults;
 pub(super) mod groups;
 mod node;
 mod others;
+pub(super) mod share;
 
 use meridian_access::{Operation, Resource};
 use meridian_base::id::TopicId;

@@ -33,9 +33,9 @@ const MEMBER_TYPE_CONSUMER: i8 = 1;
 const DEAD: &str = "Dead";
 
 /// The topics of the cluster, as groups see them, and those that the client sees.
-struct Directory<'m> {
-    metadata: &'m Metadata,
-    call: &'m Call,
+pub(super) struct Directory<'m> {
+    pub(super) metadata: &'m Metadata,
+    pub(super) call: &'m Call,
 }
 
 impl Directory<'_> {
@@ -234,7 +234,8 @@ fn owned_of(topics: &[ConsumerGroupTopic]) -> Partitions {
     partitions.collect()
 }
 
-fn by_topic(partitions: &Partitions) -> BTreeMap<Uuid, Vec<i32>> {
+/// The indexes of partitions, by topic.
+pub(super) fn by_topic(partitions: &Partitions) -> BTreeMap<Uuid, Vec<i32>> {
     let mut topics: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
     for partition in partitions {
         let indexes = topics.entry(lookup::uuid(partition.topic)).or_default();
@@ -274,7 +275,7 @@ fn describe_one(call: &Call, group_id: &str) -> Result<DescribedConsumerGroup, A
     let entry = groups.existing(group_id);
     let group = match entry.map(|entry| &entry.group) {
         Some(AnyGroup::Consumer(group)) => group,
-        Some(AnyGroup::Classic(_)) => {
+        Some(AnyGroup::Classic(_) | AnyGroup::Share(_)) => {
             let text = format!("group {group_id} is not a consumer group");
             return Err(ApiError::new(ErrorCode::GroupIdNotFound, text));
         }

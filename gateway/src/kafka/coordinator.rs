@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use meridian_access::{Operation, Resource};
+use meridian_broker::share::ShareGroupLimits;
 use meridian_protocol::messages::{
     Coordinator as FoundCoordinator, FindCoordinatorRequest, FindCoordinatorResponse,
 };
@@ -99,6 +100,10 @@ fn limits(front: &Front) -> Limits {
             image_size_bytes_max: RECORD_SIZE_BYTES_MAX,
         },
         consumer: ConsumerGroupLimits {
+            session_timeout: config.consumer_session_timeout,
+            member_count_max: config.member_count_max,
+        },
+        share: ShareGroupLimits {
             session_timeout: config.consumer_session_timeout,
             member_count_max: config.member_count_max,
         },

@@ -24,10 +24,7 @@ use super::listener::Listener;
 use super::memory::{Charge, Holder};
 use super::session::Session;
 use super::{
-    Front, acls, cluster, configs, consumer_groups, coordinator, delegation, delete_records,
-    describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock,
-    log_dirs, login, meridian, metadata, offsets, produce, producer_id, quorum, quotas, telemetry,
-    topics, transactions, txn_offsets, users, write_markers,
+    Front, acls, cluster, configs, consumer_groups, coordinator, delegation, delete_records, describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock, log_dirs, login, meridian, metadata, offsets, produce, producer_id, quorum, quotas, share_groups, share_offsets, shares, telemetry, topics, transactions, txn_offsets, users, write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.
@@ -93,6 +90,13 @@ pub(super) const SERVED: &[ApiKey] = &[
     ApiKey::PushTelemetry,
     ApiKey::ListConfigResources,
     ApiKey::DescribeTopicPartitions,
+    ApiKey::ShareGroupHeartbeat,
+    ApiKey::ShareGroupDescribe,
+    ApiKey::ShareFetch,
+    ApiKey::ShareAcknowledge,
+    ApiKey::DescribeShareGroupOffsets,
+    ApiKey::AlterShareGroupOffsets,
+    ApiKey::DeleteShareGroupOffsets,
     ApiKey::MeridianAdmin,
 ];
 
@@ -359,6 +363,15 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::ConsumerGroupDescribe(request) => later(consumer_groups::describe(call, request)),
         Request::GetTelemetrySubscriptions(request) => now(telemetry::offer(&call, &request)),
         Request::PushTelemetry(request) => now(telemetry::push(&call, &request)),
+        Request::ShareGroupHeartbeat(request) => prompt(share_groups::heartbeat(call, request)),
+        Request::ShareGroupDescribe(request) => later(share_groups::describe(call, request)),
+        Request::ShareFetch(request) => later(shares::fetch(call, request)),
+        Request::ShareAcknowledge(request) => later(shares::acknowledge(call, request)),
+        Request::DescribeShareGroupOffsets(request) => {
+            later(share_offsets::describe(call, request))
+        }
+        Request::AlterShareGroupOffsets(request) => later(share_offsets::alter(call, request)),
+        Request::DeleteShareGroupOffsets(request) => later(share_offsets::delete(call, request)),
         Request::DescribeTopicPartitions(request) => later(metadata::partitions(call, request)),
         Request::MeridianAdmin(request) => later(meridian::call(call, request)),
         Request::AddPartitionsToTxn(request) => later(transactions::add_partitions(call, request)),

@@ -1,6 +1,7 @@
 //! The one place where our errors become Kafka's codes.
 
 use meridian_base::id::TopicId;
+use meridian_broker::share::{AckError, ShareError};
 use meridian_consensus::error::Refusal;
 use meridian_consensus::state::Metadata;
 use meridian_protocol::records::BatchError;
@@ -248,6 +249,25 @@ pub(super) fn of_headers(error: &HeaderError) -> ErrorCode {
     match error {
         HeaderError::Batch(error) => of_batch(error),
         HeaderError::Record { .. } => ErrorCode::InvalidRecord,
+    }
+}
+
+/// Why what a leader keeps for a share group is not kept. Clients of share groups know few codes: on this one they
+/// look the leader up and fetch again.
+pub(super) fn of_share(error: ShareError) -> ErrorCode {
+    match error {
+        ShareError::FencedLeader | ShareError::Unavailable => ErrorCode::NotLeaderOrFollower,
+        ShareError::FencedState => ErrorCode::FencedStateEpoch,
+        ShareError::UnknownGroup => ErrorCode::UnknownTopicOrPartition,
+        ShareError::TooMany => ErrorCode::UnknownServerError,
+    }
+}
+
+/// Why acknowledgements are refused.
+pub(super) fn of_acknowledgement(error: AckError) -> ErrorCode {
+    match error {
+        AckError::Invalid => ErrorCode::InvalidRequest,
+        AckError::NotHeld => ErrorCode::InvalidRecordState,
     }
 }
 

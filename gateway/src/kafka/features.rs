@@ -23,15 +23,16 @@ struct Feature {
     level: i16,
 }
 
-/// Features and our levels of them: all nodes have the same. `group.version` 1 is KIP-848.
+/// Features and our levels of them: all nodes have the same. `group.version` 1 is KIP-848, `share.version` 1 KIP-932.
 /// `metadata.version` 25 is Kafka's 4.0-IV3: tools tell by it what an Apache Kafka cluster can do.
 const FEATURES: &[Feature] = &[
     Feature { name: "group.version", level_min: 0, level: 1 },
     Feature { name: "metadata.version", level_min: 7, level: 25 },
+    Feature { name: "share.version", level_min: 0, level: 1 },
     Feature { name: "transaction.version", level_min: 0, level: 2 },
 ];
 /// Counts changes of [`FEATURES`]; clients believe the highest they have seen.
-const FEATURES_EPOCH: i64 = 3;
+const FEATURES_EPOCH: i64 = 4;
 const UPGRADE: i8 = 1;
 const UNSAFE_DOWNGRADE: i8 = 3;
 /// From this version on one answer is for all features.
@@ -145,7 +146,12 @@ mod tests {
                 ErrorCode::InvalidUpdateVersion,
             ),
             ("less", vec![update("group.version", 0, 2)], ErrorCode::InvalidUpdateVersion),
-            ("unknown", vec![update("share.version", 1, UPGRADE)], ErrorCode::InvalidUpdateVersion),
+            ("share groups", vec![update("share.version", 1, UPGRADE)], ErrorCode::None),
+            (
+                "unknown",
+                vec![update("streams.version", 1, UPGRADE)],
+                ErrorCode::InvalidUpdateVersion,
+            ),
             ("odd", vec![update("group.version", 1, 9)], ErrorCode::InvalidUpdateVersion),
             ("twice", vec![good(), good()], ErrorCode::InvalidRequest),
         ] {

@@ -104,7 +104,7 @@ impl Front {
         for coordinator in self.coordinators.serving() {
             self.positions(&coordinator, &mut positions).await;
         }
-        let ends = self.ends(&positions).await;
+        let ends = self.ends(positions.iter().map(|it| (it.leader, it.partition))).await;
         let now = self.now();
         clock.retain(|partition| ends.contains_key(&partition));
         for (partition, end) in &ends {
@@ -156,10 +156,13 @@ impl Front {
     }
 
     /// Where the logs end, as far as their leaders say.
-    async fn ends(&self, positions: &[Position]) -> BTreeMap<PartitionId, Offset> {
+    pub(super) async fn ends(
+        &self,
+        led: impl IntoIterator<Item = (NodeId, PartitionId)>,
+    ) -> BTreeMap<PartitionId, Offset> {
         let mut by_leader: BTreeMap<NodeId, BTreeSet<PartitionId>> = BTreeMap::new();
-        for Position { partition, leader, .. } in positions {
-            by_leader.entry(*leader).or_default().insert(*partition);
+        for (leader, partition) in led {
+            by_leader.entry(leader).or_default().insert(partition);
         }
         {
             // One of an earlier build would not understand the question.

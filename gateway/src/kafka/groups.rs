@@ -240,7 +240,7 @@ fn existing_classic<'g>(
     match &mut existing(groups, id)?.group {
         AnyGroup::Classic(group) => Ok(group),
         // Who speaks the classic protocol is no member of it.
-        AnyGroup::Consumer(_) => Err(ErrorCode::UnknownMemberId),
+        AnyGroup::Consumer(_) | AnyGroup::Share(_) => Err(ErrorCode::UnknownMemberId),
     }
 }
 
@@ -333,6 +333,7 @@ fn leave_one(
                 let removed = group.remove_member(&member.member_id, instance_id);
                 removed.map_err(|error| error::of_consumer_group(&error))
             }
+            AnyGroup::Share(_) => Err(ErrorCode::UnknownMemberId),
         }
     });
     groups.tell(group_id, out, call.front.broker.wall_time_ms());

@@ -22,7 +22,7 @@ use crate::log::{FetchError, Isolation, PartitionLog};
 use crate::partition::BatchSlice;
 
 /// A timestamp and the offset that has it; -1 for none.
-type Found = (i64, Offset);
+pub(super) type Found = (i64, Offset);
 
 /// The isolation level `read_committed`; 0 is `read_uncommitted`.
 const READ_COMMITTED: i8 = 1;
@@ -161,7 +161,10 @@ fn of_fetch(cause: FetchError) -> ErrorCode {
 }
 
 /// The first record at or after `timestamp`.
-async fn first_record(log: &PartitionLog, timestamp: i64) -> Result<Option<Found>, ErrorCode> {
+pub(super) async fn first_record(
+    log: &PartitionLog,
+    timestamp: i64,
+) -> Result<Option<Found>, ErrorCode> {
     let start = log.log_start_offset();
     let mut from = start;
     while let Some(batch) = log.batch_for_timestamp(timestamp, from).await.map_err(of_fetch)? {

@@ -107,6 +107,7 @@ impl Server {
         let mut refused = Refused::default();
         let mut connections = JoinSet::new();
         let ticker = tokio::spawn(Arc::clone(&front).tick_groups());
+        let sweeper = tokio::spawn(Arc::clone(&front).sweep_shares());
         let transactions = tokio::spawn(Arc::clone(&front).tick_transactions());
         let expiry = tokio::spawn(Arc::clone(&front).expire_offsets());
         let rules = tokio::spawn(Arc::clone(&front).confirm_rules());
@@ -144,6 +145,7 @@ impl Server {
         let _stragglers = timeout(drain, drained).await;
         connections.shutdown().await;
         ticker.abort();
+        sweeper.abort();
         transactions.abort();
         expiry.abort();
         rules.abort();

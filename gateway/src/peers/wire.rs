@@ -6,8 +6,11 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use meridian_base::id::PartitionId;
 use meridian_base::position::{LeaderEpoch, Offset};
+use meridian_broker::share::{ShareAnswer, ShareQuestion};
 use meridian_consensus::membership::RaftId;
 use meridian_storage::codec::{DecodeError, Source};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::partition::{InTransaction, Marker, TransactionVersion, Verification, VerifyError};
 
@@ -28,6 +31,8 @@ const ENDS: u8 = 14;
 const ENDS_ARE: u8 = 15;
 const QUOTA_REPORT: u8 = 20;
 const QUOTA_SHARES: u8 = 21;
+const SHARE: u8 = 16;
+const SHARE_KEPT: u8 = 17;
 /// The end of a log that is not known.
 const NO_END: i64 = -1;
 
@@ -94,6 +99,8 @@ pub enum PeerRequest {
     Ends(Vec<PartitionId>),
     /// What may I use of quotas that hold for the cluster? A `quota::message::Report` of the crate broker.
     QuotaReport(Bytes),
+    /// Open, or keep, what a share group has of a partition.
+    Share(Box<ShareQuestion>),
 }
 
 /// An answer.
@@ -116,6 +123,8 @@ pub enum PeerReply {
     Ends(Vec<Option<Offset>>),
     /// What the node may use, as `quota::message::Shares` of the crate broker; empty for no answer.
     QuotaShares(Bytes),
+    /// It is kept, or why not; for who opens it, what it is.
+    Share(ShareAnswer),
 }
 
 /// What became of a marker in one partition. The numbers are part of the format.
@@ -181,6 +190,8 @@ impl PeerMessage {
             ENDS_ARE => Self::Reply(call, PeerReply::Ends(source.list(8, log_end)?)),
             QUOTA_REPORT => Self::Request(call, PeerRequest::QuotaReport(source.rest())),
             QUOTA_SHARES => Self::Reply(call, PeerReply::QuotaShares(source.rest())),
+            SHARE => Self::Request(call, PeerRequest::Share(Box::new(posted(&mut source)?))),
+            SHARE_KEPT => Self::Reply(call, PeerReply::Share(posted(&mut source)?)),
             QUORUM => Self::Reply(call, PeerReply::Quorum(quorum(&mut source)?)),
             MARKERS_WRITTEN => {
                 let outcomes = source.list(1, outcome)?;
@@ -238,6 +249,10 @@ fn put_request(out: &mut BytesMut, call: CallId, request: &PeerRequest) {
             begin(out, QUOTA_REPORT, call);
             out.put_slice(report);
         }
+        PeerRequest::Share(question) => {
+            begin(out, SHARE, call);
+            post(out, question);
+        }
     }
 }
 
@@ -285,7 +300,21 @@ fn put_reply(out: &mut BytesMut, call: CallId, reply: &PeerReply) {
             begin(out, QUOTA_SHARES, call);
             out.put_slice(shares);
         }
+        PeerReply::Share(answer) => {
+            begin(out, SHARE_KEPT, call);
+            post(out, answer);
+        }
     }
+}
+
+fn post<T: Serialize>(out: &mut BytesMut, value: &T) {
+    let bytes = postcard::to_extend(value, Vec::new());
+    out.put_slice(&bytes.expect("a message always encodes into memory"));
+}
+
+fn posted<T: DeserializeOwned>(source: &mut Source) -> Result<T, DecodeError> {
+    let rest = source.rest();
+    postcard::from_bytes(&rest).map_err(|_| source.invalid("message", rest.len() as u64))
 }
 
 fn put_partitions(out: &mut BytesMut, partitions: &[PartitionId]) {
@@ -426,10 +455,14 @@ fn outcome(source: &mut Source) -> Result<MarkerOutcome, DecodeError> {
 
 #[cfg(test)]
 mod tests {
-    use meridian_base::id::NodeId;
+    use meridian_base::id::{NodeId, TopicId};
+    use meridian_broker::share::{
+        Delivery, Delta, Opening, ShareAsk, ShareError, ShareImage,
+    };
     use proptest::prelude::*;
 
     use super::*;
+    use crate::group::consumer::TopicPartition;
 
     fn versions() -> impl Strategy<Value = TransactionVersion> {
         prop_oneof![Just(TransactionVersion::V1), Just(TransactionVersion::V2)]
@@ -475,7 +508,25 @@ mod tests {
         let bytes = prop::collection::vec(any::<u8>(), 0..9);
         let quotas = bytes.prop_map(|it| PeerRequest::QuotaReport(it.into()));
         let bare = prop::sample::select(bare.to_vec());
-        prop_oneof![write, verify, abort, leads, ends, applied, quotas, bare]
+        prop_oneof![write, verify, abort, leads, ends, applied, shares(), quotas, bare]
+    }
+
+    fn shares() -> impl Strategy<Value = PeerRequest> {
+        let changed = (any::<i64>(), any::<i64>(), any::<u16>()).prop_map(|(start, end, count)| {
+            (Offset::new(start), Offset::new(end), Delivery::Available(count))
+        });
+        let delta = (any::<u64>(), any::<i64>(), prop::collection::vec(changed, 0..4)).prop_map(
+            |(number, start, changed)| Delta { number, start: Offset::new(start), changed },
+        );
+        let ask = prop_oneof![
+            delta.prop_map(ShareAsk::Write),
+            any::<i32>().prop_map(|epoch| ShareAsk::Open(LeaderEpoch::new(epoch))),
+        ];
+        let partition = TopicPartition { topic: TopicId::new(7), index: 3 };
+        (".{0,9}", any::<u128>(), ask).prop_map(move |(group, opening, ask)| {
+            let opening = Opening(opening);
+            PeerRequest::Share(Box::new(ShareQuestion { group, partition, opening, ask }))
+        })
     }
 
     fn quorums() -> impl Strategy<Value = Quorum> {
@@ -511,6 +562,10 @@ mod tests {
             prop::collection::vec(prop::option::of((0..i64::MAX).prop_map(Offset::new)), 0..5)
                 .prop_map(PeerReply::Ends),
             prop::option::of(quorums()).prop_map(PeerReply::Quorum),
+            Just(PeerReply::Share(Err(ShareError::FencedState))),
+            any::<u64>().prop_map(|number| {
+                PeerReply::Share(Ok(Some(ShareImage { number, ..Default::default() })))
+            }),
             prop::collection::vec(any::<u8>(), 0..9).prop_map(|it| PeerReply::Health(it.into())),
             prop::collection::vec(any::<u8>(), 0..9)
                 .prop_map(|it| PeerReply::QuotaShares(it.into())),

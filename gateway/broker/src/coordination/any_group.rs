@@ -14,9 +14,12 @@ use crate::coordinator::queue::Entry;
 use crate::error;
 use crate::group::consumer::{ConsumerChange, ConsumerGroup, TopicPartition};
 use crate::group::{Caller, ClassicImage, Group, GroupState, Output};
+use crate::share::{ShareGroup, ShareMember};
 
 /// What consumers of the classic protocol call their kind of group.
 const CONSUMER_PROTOCOL_TYPE: &str = "consumer";
+/// What Kafka calls the kind of a share group.
+const SHARE_PROTOCOL_TYPE: &str = "share";
 /// A larger record of a classic group is not written: its members then join again when the
 /// coordinator moves.
 const RECORD_SIZE_BYTES_MAX: usize = 4 << 20;
@@ -28,6 +31,8 @@ pub enum AnyGroup<W> {
     Classic(Group<W>),
     /// The coordinator shares work out (KIP-848).
     Consumer(ConsumerGroup),
+    /// Its members take single records (KIP-932).
+    Share(ShareGroup),
 }
 
 impl<W> AnyGroup<W> {
@@ -36,6 +41,7 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(group) => group.state() == GroupState::Empty,
             Self::Consumer(group) => group.is_empty(),
+            Self::Share(group) => group.is_empty(),
         }
     }
 
@@ -44,6 +50,7 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(group) => !group.is_vacant() || group.state() != GroupState::Empty,
             Self::Consumer(group) => !group.is_empty(),
+            Self::Share(group) => !group.is_empty(),
         }
     }
 
@@ -52,6 +59,7 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(_) => "classic",
             Self::Consumer(_) => "consumer",
+            Self::Share(_) => "share",
         }
     }
 
@@ -60,6 +68,7 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(group) => group.state().name(),
             Self::Consumer(group) => group.state().name(),
+            Self::Share(group) => group.state_name(),
         }
     }
 
@@ -68,6 +77,7 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(group) => group.protocol_type(),
             Self::Consumer(_) => CONSUMER_PROTOCOL_TYPE,
+            Self::Share(_) => SHARE_PROTOCOL_TYPE,
         }
     }
 
@@ -76,6 +86,7 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(group) => group.tick(now, outputs),
             Self::Consumer(group) => group.tick(now),
+            Self::Share(group) => group.tick(now),
         }
     }
 
@@ -84,6 +95,7 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(group) => group.members_size_bytes(),
             Self::Consumer(group) => group.members_size_bytes(),
+            Self::Share(group) => group.members_size_bytes(),
         }
     }
 
@@ -92,6 +104,7 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(group) => group.next_deadline(),
             Self::Consumer(group) => group.next_deadline(),
+            Self::Share(group) => group.next_deadline(),
         }
     }
 
@@ -121,6 +134,7 @@ impl<W> AnyGroup<W> {
                 let checked = group.check_commit(&caller.member_id, caller.generation, partitions);
                 checked.map_err(|error| error::of_consumer_group(&error))
             }
+            Self::Share(_) => Err(ErrorCode::GroupIdNotFound),
         }
     }
 
@@ -132,12 +146,16 @@ impl<W> AnyGroup<W> {
                 let checked = group.check_fetch(member_id, epoch);
                 checked.map_err(|error| error::of_consumer_group(&error))
             }
+            Self::Share(_) => Err(ErrorCode::GroupIdNotFound),
         }
     }
 
     /// Whether positions may be deleted. While a classic group has members it must be one of consumers:
     /// of other kinds nobody can tell what is read.
     pub fn check_offset_delete(&self) -> Result<(), ErrorCode> {
+        if let Self::Share(_) = self {
+            return Err(ErrorCode::GroupIdNotFound);
+        }
         let tells = self.is_empty() || self.protocol_type() == CONSUMER_PROTOCOL_TYPE;
         if tells { Ok(()) } else { Err(ErrorCode::NonEmptyGroup) }
     }
@@ -154,7 +172,7 @@ impl<W> AnyGroup<W> {
                     && group.protocol_type() == CONSUMER_PROTOCOL_TYPE
                     && members.all(|(_, member)| says(member.subscription(group.protocol())))
             }
-            Self::Consumer(_) => true,
+            Self::Consumer(_) | Self::Share(_) => true,
         }
     }
 
@@ -176,6 +194,7 @@ impl<W> AnyGroup<W> {
                 names.filter(|name| read.contains(name)).collect()
             }
             Self::Consumer(group) => names.filter(|name| group.is_subscribed(name)).collect(),
+            Self::Share(group) => names.filter(|name| group.is_subscribed(name)).collect(),
         }
     }
 
@@ -188,6 +207,17 @@ impl<W> AnyGroup<W> {
                 (Vec::new(), image.map(|image| classic_entry(id, image, now_ms)))
             }
             Self::Consumer(group) => consumer_entries(id, group.take_changes(), now_ms),
+            Self::Share(group) => {
+                let (members, own) = group.take_changes(now_ms);
+                let members = members.into_iter().map(|(member, image)| {
+                    let value = image.map(|image| group_record::encode_value(&image));
+                    (group_record::share_member_key(id, &member), value)
+                });
+                let own = own.map(|image| {
+                    (group_record::share_key(id), Some(group_record::encode_value(&image)))
+                });
+                (members.collect(), own)
+            }
         }
     }
 
@@ -196,6 +226,13 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(_) => Vec::new(),
             Self::Consumer(group) => consumer_entries(id, group.all(), 0).0,
+            Self::Share(group) => {
+                let entry = |(member, held): (&str, &ShareMember)| {
+                    let value = group_record::encode_value(&held.image);
+                    (group_record::share_member_key(id, member), Some(value))
+                };
+                group.members().map(entry).collect()
+            }
         }
     }
 
@@ -204,6 +241,7 @@ impl<W> AnyGroup<W> {
         match self {
             Self::Classic(_) => 0,
             Self::Consumer(group) => group.members().count(),
+            Self::Share(group) => group.members().count(),
         }
     }
 }

@@ -10,6 +10,7 @@
 mod expiry;
 mod kept;
 mod loading;
+mod shares;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -27,11 +28,13 @@ pub use self::snapshot::SnapshotPlace;
 use self::snapshot::SnapshotState;
 use super::Limits;
 use super::any_group::AnyGroup;
+use super::group_record;
 use super::offset_record::{self, Committed, OffsetKey};
 use super::pending_offsets::{Decided, PendingOffsets, Staged};
 use crate::coordinator::queue::{Entry, Write, entry_size_bytes};
 use crate::group::consumer::ConsumerGroup;
 use crate::group::{Caller, ClassicImage, Group, Output};
+use crate::share::ShareState;
 
 /// Bytes of committed offsets in one write.
 const WRITE_SIZE_BYTES: usize = 1 << 20;
@@ -82,6 +85,8 @@ pub struct GroupEntry<W> {
     pub group: AnyGroup<W>,
     limits: Limits,
     offsets: BTreeMap<OffsetKey, Written>,
+    /// What a share group keeps of partitions.
+    shares: BTreeMap<OffsetKey, ShareState>,
     /// The group's own record, if there is one.
     record: Option<Entry>,
     /// When that was written.
@@ -99,6 +104,7 @@ impl<W> GroupEntry<W> {
             group: AnyGroup::Classic(Group::new(limits.classic)),
             limits,
             offsets: BTreeMap::new(),
+            shares: BTreeMap::new(),
             record: None,
             recorded_at_ms: 0,
             obsolete: Vec::new(),
@@ -110,6 +116,14 @@ impl<W> GroupEntry<W> {
     /// The positions, by partition.
     pub fn offsets(&self) -> impl Iterator<Item = (OffsetKey, &Committed)> {
         self.offsets.iter().map(|(key, written)| (*key, &written.committed))
+    }
+
+    fn offset_keys(&self) -> impl Iterator<Item = OffsetKey> {
+        self.offsets.keys().copied()
+    }
+
+    fn share_keys(&self) -> impl Iterator<Item = OffsetKey> {
+        self.shares.keys().copied()
     }
 
     /// One position.
@@ -142,9 +156,10 @@ impl<W> GroupEntry<W> {
         }
     }
 
-    /// Whether it has neither members nor committed offsets.
+    /// Whether it has neither members nor committed offsets, nor keeps anything of partitions that it shares.
     fn is_bare(&self) -> bool {
-        self.group.is_empty() && !self.group.has_deadlines() && self.offsets().next().is_none()
+        let has_none = self.offsets.is_empty() && self.shares.is_empty();
+        self.group.is_empty() && !self.group.has_deadlines() && has_none
     }
 
     /// The group for who speaks the classic protocol. One of KIP-848 becomes one if it is empty.
@@ -159,7 +174,9 @@ impl<W> GroupEntry<W> {
         }
         match &mut self.group {
             AnyGroup::Classic(group) => Ok(group),
-            AnyGroup::Consumer(_) => Err(ErrorCode::InconsistentGroupProtocol),
+            AnyGroup::Consumer(_) | AnyGroup::Share(_) => {
+                Err(ErrorCode::InconsistentGroupProtocol)
+            }
         }
     }
 
@@ -176,7 +193,7 @@ impl<W> GroupEntry<W> {
         }
         match &mut self.group {
             AnyGroup::Consumer(group) => Some(group),
-            AnyGroup::Classic(_) => None,
+            AnyGroup::Classic(_) | AnyGroup::Share(_) => None,
         }
     }
 
@@ -396,7 +413,9 @@ impl<W> Groups<W> {
         keys.extend(entry.offsets().map(|(key, _)| key));
         let changes = keys.into_iter().map(|key| (key, None)).collect();
         entry.become_another(AnyGroup::Classic(Group::new(limits)));
-        let records: Vec<Entry> = entry.take_obsolete().collect();
+        let shares = std::mem::take(&mut entry.shares).into_keys();
+        let shares = shares.map(|key| (group_record::share_state_key(id, key), None));
+        let records: Vec<Entry> = shares.chain(entry.take_obsolete()).collect();
         if !records.is_empty() {
             self.push(id, Write { records, effect: Effect::Nothing });
         }

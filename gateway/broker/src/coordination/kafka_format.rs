@@ -38,7 +38,7 @@ pub trait Names {
 /// A key, and its value unless it is deleted.
 pub type KafkaRecord = (Bytes, Option<Bytes>);
 
-/// A record of `__consumer_offsets`; `None` if it is about a topic that is no more.
+/// A record of `__consumer_offsets`; `None` if it is about a topic that is no more, or of a share group.
 pub fn group_record(
     key: Bytes,
     value: Option<Bytes>,
@@ -63,6 +63,10 @@ pub fn group_record(
             out.put_i16(KEY_CONSUMER_GROUP);
             put_string(&mut out, &group);
             value.map(group_record::decode_value).transpose()?.map(|it| consumer_value(&it))
+        }
+        // What of share groups is kept here is in another topic in Kafka, or in other records.
+        RecordKey::Share(_) | RecordKey::ShareMember(..) | RecordKey::ShareState(..) => {
+            return Ok(None);
         }
         RecordKey::Member(group, member) => {
             out.put_i16(KEY_CONSUMER_MEMBER);

@@ -12,7 +12,7 @@ use meridian_base::env::Instant;
 /// What a member takes besides names, subscriptions and assignments: about.
 pub const MEMBER_SIZE_BYTES: usize = 512;
 /// What a partition takes in one of the sets and maps in which a group of KIP-848 names it: their nodes are half full.
-pub(super) const HELD_SIZE_BYTES: usize = 80;
+pub(crate) const HELD_SIZE_BYTES: usize = 80;
 /// All members are counted no more often than this, so that refused clients cost little.
 const COUNT_EVERY_MIN: Duration = Duration::from_secs(1);
 /// And no less often, while members come.

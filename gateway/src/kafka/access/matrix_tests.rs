@@ -24,11 +24,16 @@ const MISSING: &str = "nowhere";
 const GROUP: &str = "readers";
 /// A group of KIP-848 whose member reads [`TOPIC`].
 const WORKERS: &str = "workers";
+/// A share group whose member reads [`TOPIC`], and one without members.
+const SHARERS: &str = "sharers";
+const QUEUE: &str = "queue";
 const TRANSACTION: &str = "billing";
 
 const ON_TOPIC: Resource<'_> = Resource::topic(TOPIC);
 const ON_GROUP: Resource<'_> = Resource::group(GROUP);
 const ON_WORKERS: Resource<'_> = Resource::group(WORKERS);
+const ON_SHARERS: Resource<'_> = Resource::group(SHARERS);
+const ON_QUEUE: Resource<'_> = Resource::group(QUEUE);
 const ON_TRANSACTION: Resource<'_> = Resource::transactional_id(TRANSACTION);
 const ON_CLUSTER: Resource<'_> = Resource::CLUSTER;
 /// The user whose delegation tokens others make and see.

@@ -1,5 +1,5 @@
-//! Configs of single consumer groups of KIP-848: how often members send heartbeats, and how long
-//! they may be silent. A group that has none of its own follows the nodes' files.
+//! Configs of single groups. Those of consumer groups of KIP-848: how often members send heartbeats, and how long
+//! they may be silent; a group that has none of its own follows the nodes' files. Those of share groups: [`share`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use meridian_consensus::state::Metadata;
 use meridian_protocol::messages::DescribedConfig;
 use meridian_protocol::{ErrorCode, Str};
 
-use super::{SOURCE_DEFAULT, config_type};
+use super::{SOURCE_DEFAULT, config_type, share};
 use crate::config::GroupConfig;
 use crate::kafka::error::ApiError;
 use crate::topic_config::{Kind, TopicConfig, config};
@@ -25,7 +25,7 @@ const SESSION_TIMEOUT_MS: &str = "consumer.session.timeout.ms";
 /// Longest of both.
 const MS: Kind = Kind::Int { min: 1, max: 1_800_000 };
 
-/// What a group can have. Defaults are in the nodes' files.
+/// What a consumer group can have. Defaults are in the nodes' files.
 const ALL: &[TopicConfig] = &[
     config(
         HEARTBEAT_INTERVAL_MS,
@@ -43,7 +43,12 @@ const ALL: &[TopicConfig] = &[
 
 /// The config of this name.
 pub(super) fn find(name: &str) -> Option<&'static TopicConfig> {
-    ALL.iter().find(|config| config.name == name)
+    all().find(|config| config.name == name)
+}
+
+/// What groups of any kind can have, by name.
+fn all() -> impl Iterator<Item = &'static TopicConfig> {
+    ALL.iter().chain(share::ALL)
 }
 
 /// What holds for a group.
@@ -81,14 +86,16 @@ pub(super) fn describe(
     let resource = ConfigResource::Group(group.to_string());
     let Timeouts { heartbeat_interval, session_timeout } = Timeouts::of(metadata, config, group);
     let described = |config: &TopicConfig| {
+        let set = metadata.config(&resource, config.name);
         let value = match config.name {
-            HEARTBEAT_INTERVAL_MS => heartbeat_interval,
-            _ => session_timeout,
+            HEARTBEAT_INTERVAL_MS => heartbeat_interval.as_millis().to_string(),
+            SESSION_TIMEOUT_MS => session_timeout.as_millis().to_string(),
+            _ => set.unwrap_or(config.default).to_owned(),
         };
-        let is_set = metadata.config(&resource, config.name).is_some();
+        let is_set = set.is_some();
         DescribedConfig {
             name: config.name.into(),
-            value: Some(value.as_millis().to_string().into()),
+            value: Some(value.into()),
             is_default: !is_set,
             config_source: if is_set { SOURCE_GROUP } else { SOURCE_DEFAULT },
             config_type: config_type(config.kind),
@@ -96,7 +103,7 @@ pub(super) fn describe(
             ..Default::default()
         }
     };
-    Ok(ALL.iter().map(described).collect())
+    Ok(all().map(described).collect())
 }
 
 /// The resource to alter, if there is room for it.
@@ -118,10 +125,12 @@ pub(super) fn check(
     resource: &ConfigResource,
     changes: &BTreeMap<String, Option<String>>,
 ) -> Result<(), ApiError> {
-    let timeouts = Timeouts::from(config, |name| match changes.get(name) {
+    let set = |name: &str| match changes.get(name) {
         Some(change) => change.as_deref(),
         None => metadata.config(resource, name),
-    });
+    };
+    share::check(set).map_err(|message| ApiError::new(ErrorCode::InvalidConfig, message))?;
+    let timeouts = Timeouts::from(config, set);
     if timeouts.heartbeat_interval < timeouts.session_timeout {
         return Ok(());
     }

@@ -379,6 +379,13 @@ async fn try_configs_and_later(client: &mut TestClient, tried: &mut Vec<ApiKey>)
         PushTelemetryRequest,
         ListConfigResourcesRequest,
         DescribeTopicPartitionsRequest,
+        ShareGroupHeartbeatRequest,
+        ShareGroupDescribeRequest,
+        ShareFetchRequest,
+        ShareAcknowledgeRequest,
+        DescribeShareGroupOffsetsRequest,
+        AlterShareGroupOffsetsRequest,
+        DeleteShareGroupOffsetsRequest,
         MeridianAdminRequest
     );
 }

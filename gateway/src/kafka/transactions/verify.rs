@@ -86,6 +86,9 @@ impl PeerService for Front {
             PeerRequest::QuotaReport(report) => {
                 Box::pin(async move { PeerReply::QuotaShares(self.lend(report).await) })
             }
+            PeerRequest::Share(question) => {
+                Box::pin(async move { PeerReply::Share(self.keep_share(*question).await) })
+            }
             PeerRequest::Verify(verification) => {
                 Box::pin(async move { PeerReply::Verified(self.vouch(verification).await) })
             }

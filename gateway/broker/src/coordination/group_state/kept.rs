@@ -10,7 +10,7 @@ use meridian_protocol::records::{BatchHeader, Record};
 use meridian_storage::codec::DecodeError;
 
 use super::snapshot::SnapshotPlace;
-use super::{Effect, Groups, Outcome};
+use super::{Effect, GroupEntry, Groups, Outcome};
 use crate::coordination::PendingOffsets;
 use crate::coordinator::queue::{Entry, Write};
 use crate::coordinator::{Piece, State};
@@ -84,7 +84,8 @@ impl<W> State for Groups<W> {
     }
 
     fn topics(&self) -> BTreeSet<TopicId> {
-        self.by_id.values().flat_map(|entry| entry.offsets.keys().map(|key| key.topic)).collect()
+        let keys = |entry| GroupEntry::offset_keys(entry).chain(GroupEntry::share_keys(entry));
+        self.by_id.values().flat_map(keys).map(|key| key.topic).collect()
     }
 
     fn start_max(&self, high_watermark: Offset) -> Offset {

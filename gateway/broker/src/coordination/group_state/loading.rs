@@ -18,6 +18,7 @@ use crate::coordination::pending_offsets::{PendingOffsets, Staged};
 use crate::coordinator::queue::Entry;
 use crate::group::Group;
 use crate::group::consumer::ConsumerGroup;
+use crate::share::{ShareGroup, ShareGroupImage, ShareState};
 
 /// What a log says of its groups, as it is read.
 #[derive(Debug, Default)]
@@ -25,6 +26,8 @@ pub(super) struct Loading {
     classic: BTreeMap<String, Bytes>,
     consumer: BTreeMap<String, Bytes>,
     members: BTreeMap<String, BTreeMap<String, Bytes>>,
+    share: BTreeMap<String, Bytes>,
+    share_members: BTreeMap<String, BTreeMap<String, Bytes>>,
 }
 
 impl Loading {
@@ -60,6 +63,14 @@ impl Loading {
             RecordKey::Member(group, member) => {
                 put(self.members.entry(group).or_default(), member, record.value);
             }
+            RecordKey::Share(group) => put(&mut self.share, group, record.value),
+            RecordKey::ShareMember(group, member) => {
+                put(self.share_members.entry(group).or_default(), member, record.value);
+            }
+            RecordKey::ShareState(group, key) => {
+                let image = record.value.map(group_record::decode_value).transpose()?;
+                groups.put_share(&group, key, image.as_ref().map(ShareState::restore));
+            }
         }
         Ok(())
     }
@@ -80,6 +91,11 @@ impl Loading {
         for (id, value) in std::mem::take(&mut self.consumer) {
             let members = self.members.remove(&id).unwrap_or_default();
             let restored = restore_consumer(limits, &id, value, members, now);
+            add_restored(groups, id, restored);
+        }
+        for (id, value) in std::mem::take(&mut self.share) {
+            let members = self.share_members.remove(&id).unwrap_or_default();
+            let restored = restore_share(limits, &id, value, members, now);
             add_restored(groups, id, restored);
         }
         // What is staged keeps its group, as it does where it was staged.
@@ -128,6 +144,21 @@ fn restore_consumer<W>(
     let members: Result<Vec<_>, DecodeError> = members.into_iter().map(member).collect();
     let group = ConsumerGroup::restore(limits.consumer, record.image, members?, now);
     Ok((AnyGroup::Consumer(group), (group_record::consumer_key(id), Some(value)), record.at_ms))
+}
+
+fn restore_share<W>(
+    limits: Limits,
+    id: &str,
+    value: Bytes,
+    members: BTreeMap<String, Bytes>,
+    now: Instant,
+) -> Result<Restored<W>, DecodeError> {
+    let image: ShareGroupImage = group_record::decode_value(value.clone())?;
+    let member = |(id, value)| Ok((id, group_record::decode_value(value)?));
+    let members: Result<Vec<_>, DecodeError> = members.into_iter().map(member).collect();
+    let at_ms = image.at_ms;
+    let group = ShareGroup::restore(limits.share, image, members?, now);
+    Ok((AnyGroup::Share(group), (group_record::share_key(id), Some(value)), at_ms))
 }
 
 fn add_restored<W>(groups: &mut Groups<W>, id: String, restored: Result<Restored<W>, DecodeError>) {

@@ -22,6 +22,7 @@ use meridian_base::id::TopicId;
 use meridian_base::position::Offset;
 use meridian_storage::mutation::Mutation;
 
+use super::shares::share_entry;
 use super::{GroupEntry, Groups, Written};
 use crate::coordination::group_record::{self, RecordKey};
 use crate::coordination::offset_record::{self, OffsetKey};
@@ -35,6 +36,26 @@ pub enum SnapshotPlace {
     Group(String),
     /// At the offsets of this group after this one, or at all of them.
     Offsets(String, Option<OffsetKey>),
+    /// At what this share group keeps of partitions, after this one.
+    Shares(String, Option<OffsetKey>),
+}
+
+/// What a piece has so far.
+struct Cut {
+    records: Vec<Entry>,
+    size_bytes: usize,
+    size_bytes_max: usize,
+}
+
+impl Cut {
+    fn add(&mut self, entry: Entry) {
+        self.size_bytes += entry_size_bytes(&entry);
+        self.records.push(entry);
+    }
+
+    fn is_full(&self) -> bool {
+        self.size_bytes >= self.size_bytes_max && !self.records.is_empty()
+    }
 }
 
 /// What a snapshot goes by.
@@ -51,6 +72,11 @@ impl SnapshotState {
         *self = Self { begun_at, gone };
     }
 
+    /// What share groups keep of deleted topics goes too.
+    fn is_gone(&self, key: OffsetKey) -> bool {
+        self.gone.contains(&key.topic)
+    }
+
     fn goes(&self, key: OffsetKey, written: &Written) -> bool {
         written.at < self.begun_at && self.gone.contains(&key.topic)
     }
@@ -60,7 +86,7 @@ impl<W> Groups<W> {
     /// How many records say all that holds of a group.
     pub(super) fn held_of(entry: &GroupEntry<W>) -> usize {
         let own = usize::from(entry.record.is_some());
-        own + entry.group.member_record_count() + entry.offsets.len()
+        own + entry.group.member_record_count() + entry.offsets.len() + entry.shares.len()
     }
 
     /// The records of what holds from this place on.
@@ -69,50 +95,72 @@ impl<W> Groups<W> {
         from: Option<SnapshotPlace>,
         size_bytes_max: usize,
     ) -> Piece<SnapshotPlace> {
-        let (first, mut after) = match from {
-            None => (String::new(), None),
-            Some(SnapshotPlace::Group(id)) => (id, None),
-            Some(SnapshotPlace::Offsets(id, after)) => (id, Some(after)),
+        let first = match &from {
+            None => "",
+            Some(
+                SnapshotPlace::Group(id)
+                | SnapshotPlace::Offsets(id, _)
+                | SnapshotPlace::Shares(id, _),
+            ) => id,
         };
-        let (mut records, mut size_bytes) = (Vec::new(), 0);
-        let mut add = |entry: Entry| {
-            size_bytes += entry_size_bytes(&entry);
-            records.push(entry);
-            size_bytes >= size_bytes_max
-        };
-        let mut next = None;
-        'groups: for (id, entry) in self.by_id.range(first.clone()..) {
-            let is_begun = *id == first;
-            let (mut last, is_whole) = match after.take().filter(|_| is_begun) {
-                Some(after) => (after, false),
-                None => (None, true),
-            };
-            let mut is_full = false;
-            if is_whole {
-                // The members of a group and its epoch belong together.
-                let own = entry.group.member_records(id).into_iter().chain(entry.record.clone());
-                is_full = own.fold(false, |_, record| add(record));
-            }
-            let after = last.map_or(Bound::Unbounded, Bound::Excluded);
-            for (key, written) in entry.offsets.range((after, Bound::Unbounded)) {
-                if is_full {
-                    next = Some(SnapshotPlace::Offsets(id.clone(), last));
-                    break 'groups;
-                }
-                last = Some(*key);
-                if !self.pending.is_pending(id, *key) && !self.snapshot.goes(*key, written) {
-                    let value = offset_record::encode_value(&written.committed);
-                    is_full = add((offset_record::encode_key(id, *key), Some(value)));
-                }
-            }
-            if is_full {
-                let after = (Bound::Excluded(id.as_str()), Bound::Unbounded);
-                let following = self.by_id.range::<str, _>(after).next();
-                next = following.map(|(id, _)| SnapshotPlace::Group(id.clone()));
-                break;
+        let mut cut = Cut { records: Vec::new(), size_bytes: 0, size_bytes_max };
+        let mut groups = self.by_id.range::<str, _>((Bound::Included(first), Bound::Unbounded));
+        let mut from = from.clone();
+        while let Some((id, entry)) = groups.next() {
+            let from = from.take().filter(|_| id == first);
+            let next = self.cut_group(id, entry, from, &mut cut).or_else(|| {
+                let following = groups.clone().next().filter(|_| cut.is_full());
+                following.map(|(id, _)| SnapshotPlace::Group(id.clone()))
+            });
+            if next.is_some() || cut.is_full() {
+                return Piece { records: cut.records, next };
             }
         }
-        Piece { records, next }
+        Piece { records: cut.records, next: None }
+    }
+
+    /// The records of one group; gives where to go on if there is no room for all.
+    fn cut_group(
+        &self,
+        id: &str,
+        entry: &GroupEntry<W>,
+        from: Option<SnapshotPlace>,
+        cut: &mut Cut,
+    ) -> Option<SnapshotPlace> {
+        let (mut last_offset, mut last_share) = (None, None);
+        let mut has_offsets = true;
+        match from {
+            None | Some(SnapshotPlace::Group(_)) => {
+                // The members of a group and its epoch belong together.
+                let own = entry.group.member_records(id).into_iter().chain(entry.record.clone());
+                own.for_each(|record| cut.add(record));
+            }
+            Some(SnapshotPlace::Offsets(_, after)) => last_offset = after,
+            Some(SnapshotPlace::Shares(_, after)) => (has_offsets, last_share) = (false, after),
+        }
+        let after = last_offset.map_or(Bound::Unbounded, Bound::Excluded);
+        let offsets = entry.offsets.range((after, Bound::Unbounded)).filter(|_| has_offsets);
+        for (key, written) in offsets {
+            if cut.is_full() {
+                return Some(SnapshotPlace::Offsets(id.to_owned(), last_offset));
+            }
+            last_offset = Some(*key);
+            if !self.pending.is_pending(id, *key) && !self.snapshot.goes(*key, written) {
+                let value = offset_record::encode_value(&written.committed);
+                cut.add((offset_record::encode_key(id, *key), Some(value)));
+            }
+        }
+        let after = last_share.map_or(Bound::Unbounded, Bound::Excluded);
+        for (key, state) in entry.shares.range((after, Bound::Unbounded)) {
+            if cut.is_full() {
+                return Some(SnapshotPlace::Shares(id.to_owned(), last_share));
+            }
+            last_share = Some(*key);
+            if !self.snapshot.is_gone(*key) {
+                cut.add(share_entry(id, *key, state));
+            }
+        }
+        None
     }
 
     /// What is to be written of a piece now: not the offsets that a transaction is about to change,
@@ -178,9 +226,10 @@ impl<W> Groups<W> {
     pub(super) fn forget_gone(&mut self, start: Offset) {
         let gone = std::mem::take(&mut self.snapshot.gone);
         for (id, entry) in &mut self.by_id {
-            let count = entry.offsets.len();
+            let count = entry.offsets.len() + entry.shares.len();
             entry.offsets.retain(|key, it| it.at >= start || !gone.contains(&key.topic));
-            if entry.offsets.len() < count {
+            entry.shares.retain(|key, _| !gone.contains(&key.topic));
+            if entry.offsets.len() + entry.shares.len() < count {
                 self.active.insert(id.clone());
             }
         }

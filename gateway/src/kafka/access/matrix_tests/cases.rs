@@ -4,6 +4,7 @@ mod admin;
 mod configs;
 mod groups;
 mod records;
+mod share_groups;
 mod topics;
 mod transactions;
 
@@ -14,6 +15,7 @@ pub(super) fn all() -> Vec<Case> {
         records::cases(),
         topics::cases(),
         groups::cases(),
+        share_groups::cases(),
         transactions::cases(),
         configs::cases(),
         admin::cases(),

@@ -9,11 +9,11 @@ use meridian_protocol::messages::{
     AddPartitionsToTxnRequest, AddPartitionsToTxnTopic, ConsumerGroupHeartbeatRequest,
     CreatableTopic, CreateDelegationTokenRequest, CreateTopicsRequest, DeleteTopicState,
     DeleteTopicsRequest, FindCoordinatorRequest, InitProducerIdRequest, OffsetCommitPartition,
-    OffsetCommitRequest, OffsetCommitTopic,
+    OffsetCommitRequest, OffsetCommitTopic, ShareFetchRequest, ShareGroupHeartbeatRequest,
 };
 use meridian_protocol::{ApiKey, ErrorCode};
 
-use super::{BOB, GROUP, MISSING, OTHER, Right, TOPIC, TRANSACTION, WORKERS};
+use super::{BOB, GROUP, MISSING, OTHER, QUEUE, Right, SHARERS, TOPIC, TRANSACTION, WORKERS};
 use crate::admin_api::AdminHandler;
 use crate::broker::Broker;
 use crate::config::FrontConfig;
@@ -104,6 +104,14 @@ impl World {
         match api {
             ApiKey::Metadata => self.delete(MISSING).await,
             ApiKey::ConsumerGroupDescribe => self.join_workers().await,
+            ApiKey::ShareGroupHeartbeat | ApiKey::ShareGroupDescribe => self.share(SHARERS, 0).await,
+            ApiKey::DescribeShareGroupOffsets
+            | ApiKey::AlterShareGroupOffsets
+            | ApiKey::DeleteShareGroupOffsets => {
+                self.share(QUEUE, 0).await;
+                self.share(QUEUE, -1).await;
+            }
+            ApiKey::ShareFetch | ApiKey::ShareAcknowledge => self.begin_session().await,
             ApiKey::DescribeTransactions | ApiKey::ListTransactions => {
                 self.begin_transaction().await;
             }
@@ -162,6 +170,28 @@ impl World {
             ..Default::default()
         };
         assert_eq!(self.root.call(1, request).await.error_code, ErrorCode::None);
+    }
+
+    /// Has a member of a share group join, or leave.
+    async fn share(&mut self, group: &str, member_epoch: i32) {
+        let request = ShareGroupHeartbeatRequest {
+            group_id: group.into(),
+            member_id: "sharer".into(),
+            member_epoch,
+            subscribed_topic_names: Some(vec![TOPIC.into()]),
+            ..Default::default()
+        };
+        assert_eq!(self.root.call(1, request).await.error_code, ErrorCode::None);
+    }
+
+    /// Begins the share session that the user goes on with.
+    async fn begin_session(&mut self) {
+        let request = ShareFetchRequest {
+            group_id: Some(QUEUE.into()),
+            member_id: Some("alice".into()),
+            ..Default::default()
+        };
+        assert_eq!(self.root.call(2, request).await.error_code, ErrorCode::None);
     }
 
     async fn begin_transaction(&mut self) {
