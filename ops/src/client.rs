@@ -9,7 +9,7 @@
 //! | manage topics, ask for offsets | [`admin`] |
 //! | call a method of the private API | [`api`] |
 //! | list, make and remove access rules | [`acls`] |
-//! | find coordinators, manage groups | [`groups`] |
+//! | find coordinators, manage groups | [`groups`], [`share_groups`] |
 //! | write batches to a partition, in order | [`producer::PartitionWriter`] |
 //! | read partitions of a topic | [`consumer::Consumer`] |
 
@@ -20,6 +20,7 @@ pub(crate) mod consumer;
 pub(crate) mod groups;
 pub(crate) mod partitioner;
 pub(crate) mod producer;
+pub(crate) mod share_groups;
 pub(crate) mod sources;
 
 pub(crate) use meridian_client::{

@@ -50,8 +50,8 @@ struct List {
     /// Only groups in this state; may be repeated
     #[arg(long, ignore_case = true, value_parser = STATES)]
     state: Vec<String>,
-    /// Only groups of this protocol: consumer is that of KIP-848; may be repeated
-    #[arg(long = "type", ignore_case = true, value_parser = ["classic", "consumer"])]
+    /// Only groups of this protocol: consumer is that of KIP-848, share that of KIP-932; may be repeated
+    #[arg(long = "type", ignore_case = true, value_parser = ["classic", "consumer", "share"])]
     kind: Vec<String>,
 }
 
@@ -85,13 +85,14 @@ struct DeleteOffsets {
 
 /// A topic, or some of its partitions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct TopicChoice {
+pub(crate) struct TopicChoice {
     name: String,
     /// All if empty.
     partitions: Vec<i32>,
 }
 
-fn parse_topic(text: &str) -> Result<TopicChoice, String> {
+/// A topic, or some of its partitions: `TOPIC[:PARTITION,...]`.
+pub(crate) fn parse_topic(text: &str) -> Result<TopicChoice, String> {
     let (name, list) = text.split_once(':').unwrap_or((text, ""));
     if name.is_empty() {
         return Err("name a topic, as TOPIC or TOPIC:0,1,2".to_owned());
@@ -103,7 +104,11 @@ fn parse_topic(text: &str) -> Result<TopicChoice, String> {
 }
 
 impl TopicChoice {
-    async fn resolve(&self, client: &Client) -> Result<Vec<groups::TopicPartition>, Failure> {
+    /// The partitions that are meant.
+    pub(crate) async fn resolve(
+        &self,
+        client: &Client,
+    ) -> Result<Vec<groups::TopicPartition>, Failure> {
         let count = client.topic(&self.name).await?.partitions.len();
         let all: Vec<i32> = (0..).take(count).collect();
         let wanted = if self.partitions.is_empty() { &all } else { &self.partitions };
@@ -170,7 +175,11 @@ impl Delete {
         }
         let mut losses = Vec::new();
         for group in &self.group {
-            let count = groups::positions(client, group).await?.len();
+            let count = match groups::positions(client, group).await {
+                // A share group has none.
+                Err(ClientError::Server { code: ErrorCode::GroupIdNotFound, .. }) => 0,
+                positions => positions?.len(),
+            };
             losses
                 .push(format!("group {group} is deleted with its positions in {count} partitions"));
         }

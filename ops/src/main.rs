@@ -25,6 +25,7 @@ mod plan;
 mod producer;
 mod quota;
 mod serve;
+mod share;
 mod shell;
 mod sys;
 mod target;
@@ -52,6 +53,7 @@ pub(crate) enum Cli {
     Token(token::Token),
     User(user::User),
     Group(group::Group),
+    Share(share::Share),
     Client(clients::Clients),
     Quota(quota::Quota),
     Cluster(cluster::Cluster),
@@ -120,6 +122,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Cli::Client(clients) => block_on(clients::run(clients)),
         Cli::Quota(quota) => block_on(quota::run(quota)),
         Cli::Group(group) => block_on(group::run(group)),
+        Cli::Share(share) => block_on(share::run(share)),
     }
 }
 

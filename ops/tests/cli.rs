@@ -288,6 +288,35 @@ fn what_is_unsafe_or_wrong_is_refused_with_its_own_exit_code() {
 }
 
 #[test]
+fn share_groups_are_shown_and_set_before_their_first_member_comes() {
+    let folder = Scratch::new("shares");
+    let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], folder.path());
+    let at = &node.wait_for("ready: serving Kafka clients on ");
+    ok(&["topic", "create", "t", "-p", "2", "-b", at]);
+    let lines: String = (0..100).map(|number| format!("{number}\n")).collect();
+    produce(at, &["t", "--partition", "0"], &lines);
+
+    let seek = ["share", "seek", "g", "--topic", "t:0", "--to-offset", "40", "-b", at];
+    assert_eq!(run(&seek).status.code(), Some(3), "nobody said yes");
+    ok(&[&seek[..], &["--yes"]].concat());
+    let group = json(&["share", "describe", "g", "-b", at, "-o", "json"]);
+    let partition = &group["partitions"][0];
+    assert_eq!((&group["state"], &group["lag"]), (&"Empty".into(), &60.into()));
+    assert_eq!((&partition["partition"], &partition["start"]), (&0.into(), &40.into()));
+    ok(&["share", "seek", "g", "--topic", "t", "--to-latest", "--yes", "-b", at]);
+    let group = json(&["share", "describe", "g", "-b", at, "-o", "json"]);
+    assert_eq!((&group["partitions"][0]["start"], &group["lag"]), (&100.into(), &0.into()));
+    let listed = json(&["share", "list", "-b", at, "-o", "json"]);
+    assert_eq!((&listed[0]["group"], &listed[0]["state"]), (&"g".into(), &"Empty".into()));
+    ok(&["share", "delete-offsets", "g", "--topic", "t", "--yes", "-b", at]);
+    let group = json(&["share", "describe", "g", "-b", at, "-o", "json"]);
+    assert_eq!(group["partitions"], Value::Array(Vec::new()));
+    ok(&["group", "delete", "g", "--yes", "-b", at]);
+    let gone = run(&["share", "describe", "g", "-b", at]);
+    assert!(text(&gone.stderr).contains("GROUP_ID_NOT_FOUND"), "{}", text(&gone.stderr));
+}
+
+#[test]
 fn groups_are_shown_moved_and_deleted() {
     let folder = Scratch::new("groups");
     let mut node = Running::start(&["serve", "--listen", "127.0.0.1:0"], folder.path());

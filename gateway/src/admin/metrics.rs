@@ -405,6 +405,17 @@ const FAMILIES: &[Family] = &[
         Kind::Counter,
         "What users tried and no rule allows, also while rules are reported only.",
     ),
+    kafka(
+        "meridian_share_records_in_flight",
+        Kind::Gauge,
+        "Records that members of share groups hold, of partitions led here.",
+    ),
+    kafka(
+        "meridian_share_redelivered_total",
+        Kind::Counter,
+        "Records that share groups were given again.",
+    ),
+    kafka("meridian_share_sessions", Kind::Gauge, "Members of share groups that fetch here."),
 ];
 
 /// What becomes of producers of a topic whose mirrors are bound to be near.

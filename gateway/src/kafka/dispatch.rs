@@ -24,7 +24,11 @@ use super::listener::Listener;
 use super::memory::{Charge, Holder};
 use super::session::Session;
 use super::{
-    Front, acls, cluster, configs, consumer_groups, coordinator, delegation, delete_records, describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock, log_dirs, login, meridian, metadata, offsets, produce, producer_id, quorum, quotas, share_groups, share_offsets, shares, telemetry, topics, transactions, txn_offsets, users, write_markers,
+    Front, acls, cluster, configs, consumer_groups, coordinator, delegation, delete_records,
+    describe_producers, elections, features, fetch, groups, link_rights, list_offsets, lock,
+    log_dirs, login, meridian, metadata, offsets, produce, producer_id, quorum, quotas,
+    share_groups, share_offsets, shares, telemetry, topics, transactions, txn_offsets, users,
+    write_markers,
 };
 
 /// The APIs we serve; a client is told of these and no others.

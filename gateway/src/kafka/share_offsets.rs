@@ -8,6 +8,7 @@ use meridian_access::{Operation, Resource};
 use meridian_base::id::{NodeId, PartitionId};
 use meridian_base::position::Offset;
 use meridian_broker::share::{Delivery, ShareError, ShareState};
+use meridian_consensus::command::FeatureLevel;
 use meridian_protocol::messages::{
     AlterShareGroupOffsetsPartitionResponse, AlterShareGroupOffsetsRequest,
     AlterShareGroupOffsetsResponse, AlterShareGroupOffsetsTopic,
@@ -27,6 +28,7 @@ use super::lookup::{self, TopicKey};
 use super::pace::Pace;
 use crate::coordination::AnyGroup;
 use crate::coordination::offset_record::OffsetKey;
+use crate::features::agree;
 
 /// Of a partition that the group has not begun with.
 const NO_OFFSET: i64 = -1;
@@ -113,8 +115,11 @@ fn find_all(
                 Some((_, partitions)) => partitions.push(found(*key)),
                 None => {
                     let topic_name = topic.name.as_str().into();
-                    let topic =
-                        DescribedShareGroupOffsetsTopic { topic_name, topic_id, ..Default::default() };
+                    let topic = DescribedShareGroupOffsetsTopic {
+                        topic_name,
+                        topic_id,
+                        ..Default::default()
+                    };
                     all.push((topic, vec![found(*key)]));
                 }
             }
@@ -151,11 +156,7 @@ fn find_all(
     Ok(all)
 }
 
-fn found(
-    key: OffsetKey,
-    state: Option<&ShareState>,
-    led: Option<(NodeId, PartitionId)>,
-) -> Found {
+fn found(key: OffsetKey, state: Option<&ShareState>, led: Option<(NodeId, PartitionId)>) -> Found {
     let start = state.and_then(ShareState::start);
     let is_decided = |delivery: &Delivery| !matches!(delivery, Delivery::Available(_));
     let runs = state.into_iter().flat_map(|state| state.deliveries().iter());
@@ -224,19 +225,22 @@ async fn try_alter(
 ) -> Result<Vec<AlterShareGroupOffsetsTopicResponse>, ApiError> {
     call.check(Operation::Read, Resource::group(&request.group_id))?;
     let coordinator = call.front.coordinator_of(&request.group_id)?;
+    agree(&*call.front.broker, FeatureLevel::SHARE_GROUPS).await?;
     let (responses, answer) = {
         // In this order everywhere: the metadata, then groups.
         let metadata = call.front.broker.metadata();
         let mut groups = coordinator.state()?;
+        // It may be said where a group begins before its first member comes.
+        groups.share_group(&request.group_id)?;
+        groups.tell(&request.group_id, Vec::new(), call.front.broker.wall_time_ms());
         shares_of_empty(&groups, &request.group_id)?;
         let mut responses = Vec::with_capacity(request.topics.len());
         for AlterShareGroupOffsetsTopic { topic_name, partitions } in &request.topics {
             let key = TopicKey::Name(topic_name.clone());
             let topic = call.find(&metadata, &key, Operation::Read);
             let partitions = partitions.iter().map(|wanted| {
-                let found = topic.and_then(|topic| {
-                    lookup::partition(&metadata, topic, wanted.partition_index)
-                });
+                let found = topic
+                    .and_then(|topic| lookup::partition(&metadata, topic, wanted.partition_index));
                 let set = found.and_then(|(_, known)| {
                     if wanted.start_offset < 0 {
                         return Err(ErrorCode::InvalidRequest);

@@ -456,9 +456,7 @@ fn outcome(source: &mut Source) -> Result<MarkerOutcome, DecodeError> {
 #[cfg(test)]
 mod tests {
     use meridian_base::id::{NodeId, TopicId};
-    use meridian_broker::share::{
-        Delivery, Delta, Opening, ShareAsk, ShareError, ShareImage,
-    };
+    use meridian_broker::share::{Delivery, Delta, Opening, ShareAsk, ShareError, ShareImage};
     use proptest::prelude::*;
 
     use super::*;

@@ -174,9 +174,7 @@ impl<W> GroupEntry<W> {
         }
         match &mut self.group {
             AnyGroup::Classic(group) => Ok(group),
-            AnyGroup::Consumer(_) | AnyGroup::Share(_) => {
-                Err(ErrorCode::InconsistentGroupProtocol)
-            }
+            AnyGroup::Consumer(_) | AnyGroup::Share(_) => Err(ErrorCode::InconsistentGroupProtocol),
         }
     }
 

@@ -261,10 +261,8 @@ impl ShareGroup {
         }
         let names: BTreeSet<&String> =
             self.members.values().flat_map(|member| &member.image.names).collect();
-        let found: BTreeMap<String, TopicCount> = names
-            .into_iter()
-            .filter_map(|name| Some((name.clone(), topics.find(name)?)))
-            .collect();
+        let found: BTreeMap<String, TopicCount> =
+            names.into_iter().filter_map(|name| Some((name.clone(), topics.find(name)?))).collect();
         let counts = found.values().map(|it| (it.topic, it.partition_count)).collect();
         if counts != self.topics {
             self.topics = counts;
@@ -315,8 +313,11 @@ impl ShareGroup {
         let members = changed.into_iter().map(image).collect();
         let is_changed = std::mem::take(&mut self.is_changed);
         let topics = || self.topics.iter().map(|(topic, count)| (*topic, *count)).collect();
-        let group = is_changed
-            .then(|| ShareGroupImage { epoch: self.epoch, topics: topics(), at_ms: now_ms });
+        let group = is_changed.then(|| ShareGroupImage {
+            epoch: self.epoch,
+            topics: topics(),
+            at_ms: now_ms,
+        });
         (members, group)
     }
 }

@@ -386,7 +386,8 @@ impl<W> SharePartition<W> {
 
     /// A member is gone: what it held is free, and this delivery does not count.
     pub fn release(&mut self, member: &str) {
-        let is_its = |slot: &Slot| matches!(slot, Slot::Acquired { member: it, .. } if **it == *member);
+        let is_its =
+            |slot: &Slot| matches!(slot, Slot::Acquired { member: it, .. } if **it == *member);
         let held = self.slots.iter().filter(|run| is_its(run.value));
         let held: Vec<Run<Slot>> = held
             .map(|run| Run { start: run.start, end: run.end, value: run.value.clone() })

@@ -22,19 +22,36 @@ const EPOCH: LeaderEpoch = LeaderEpoch::new(4);
 
 #[derive(Clone, Debug)]
 enum Step {
-    Acquire { member: usize, batch_count: usize, record_count: u32, mode: AcquireMode },
+    Acquire {
+        member: usize,
+        batch_count: usize,
+        record_count: u32,
+        mode: AcquireMode,
+    },
     /// What a member says of records from the start of the window on, that it may not hold.
-    Acknowledge { member: usize, skip: usize, types: Vec<AckType>, is_one: bool },
+    Acknowledge {
+        member: usize,
+        skip: usize,
+        types: Vec<AckType>,
+        is_one: bool,
+    },
     /// What a member says of all that it holds.
-    AcknowledgeHeld { member: usize, kind: AckType },
+    AcknowledgeHeld {
+        member: usize,
+        kind: AckType,
+    },
     Release(usize),
     Expire,
     Delete(usize),
     /// The next delta is sent, twice perhaps.
-    Send { is_repeated: bool },
+    Send {
+        is_repeated: bool,
+    },
     Written,
     /// The leader is another; the delta on the way is kept, or not.
-    Lose { is_kept: bool },
+    Lose {
+        is_kept: bool,
+    },
 }
 
 fn ack_type() -> impl Strategy<Value = AckType> {
@@ -228,7 +245,10 @@ impl World {
         }
         for (offset, count) in &told {
             prop_assert!(!self.accepted.contains(offset), "{offset} was accepted, and comes again");
-            prop_assert!(*count <= LIMITS.delivery_count_max, "{offset} comes for the {count}th time");
+            prop_assert!(
+                *count <= LIMITS.delivery_count_max,
+                "{offset} comes for the {count}th time"
+            );
             prop_assert!(*offset < limit);
         }
         prop_assert_eq!(told, expected);
@@ -331,11 +351,15 @@ impl World {
         self.window = SharePartition::restore(LIMITS, &image, begun);
         self.start = index(self.window.start());
         self.deleted_below = 0;
-        self.singles = self.kept.iter().map(|delivery| match delivery {
-            Delivery::Available(count) => Single::Free(*count),
-            Delivery::Acknowledged => Single::Done,
-            Delivery::Archived => Single::Gone,
-        }).collect();
+        self.singles = self
+            .kept
+            .iter()
+            .map(|delivery| match delivery {
+                Delivery::Available(count) => Single::Free(*count),
+                Delivery::Acknowledged => Single::Done,
+                Delivery::Archived => Single::Gone,
+            })
+            .collect();
         let is_tracked = |offset: &usize| self.singles[*offset] != Single::Free(0);
         let last = (self.start..OFFSET_COUNT).rfind(is_tracked);
         self.end = last.map_or(self.start, |last| last + 1);
@@ -355,8 +379,9 @@ impl World {
             }
             Step::AcknowledgeHeld { member, kind } => {
                 let is_its = |single: &Single| matches!(single, Single::Held { member: it, .. } if it == member);
-                let held: Vec<usize> =
-                    (self.start..self.end).filter(|offset| is_its(&self.singles[*offset])).collect();
+                let held: Vec<usize> = (self.start..self.end)
+                    .filter(|offset| is_its(&self.singles[*offset]))
+                    .collect();
                 for offset in held {
                     self.acknowledge(*member, offset, &[*kind], true, 1)?;
                 }
@@ -364,7 +389,9 @@ impl World {
             Step::Release(member) => {
                 self.window.release(MEMBERS[*member]);
                 for single in &mut self.singles {
-                    if let Single::Held { member: it, count, .. } = single && it == member {
+                    if let Single::Held { member: it, count, .. } = single
+                        && it == member
+                    {
                         *single = Single::Free(*count - 1);
                     }
                 }
@@ -372,7 +399,9 @@ impl World {
             Step::Expire => {
                 self.window.expire(self.now);
                 for single in &mut self.singles {
-                    if let Single::Held { count, until, .. } = single && *until <= self.now {
+                    if let Single::Held { count, until, .. } = single
+                        && *until <= self.now
+                    {
                         *single = match *count >= LIMITS.delivery_count_max {
                             true => Single::Gone,
                             false => Single::Free(*count),
@@ -514,8 +543,7 @@ fn a_record_is_delivered_so_often_and_a_member_that_goes_does_not_count() {
         let batch = ReadBatch { start: at(0), end: at(1), is_dead: false };
         let wanted =
             Wanted { record_count_max: 1, piece_record_count: 1, mode: AcquireMode::Records };
-        let acquired =
-            window.acquire(Instant::ZERO, &Arc::from("a"), at(0), &[batch], wanted);
+        let acquired = window.acquire(Instant::ZERO, &Arc::from("a"), at(0), &[batch], wanted);
         acquired.first().map(|it| it.delivery_count)
     };
     assert_eq!(count(&mut window), Some(1));

@@ -129,7 +129,9 @@ fn default(name: &str) -> &'static str {
 /// Whether what a group would have then can be; if not, why.
 pub(super) fn check<'v>(set: impl Fn(&str) -> Option<&'v str>) -> Result<(), String> {
     if set(AUTO_OFFSET_RESET).is_some_and(|value| Reset::parse(value).is_none()) {
-        return Err(format!("{AUTO_OFFSET_RESET} is earliest, latest or {BY_DURATION}PnDTnHnMn.nS"));
+        return Err(format!(
+            "{AUTO_OFFSET_RESET} is earliest, latest or {BY_DURATION}PnDTnHnMn.nS"
+        ));
     }
     let settings = ShareSettings::from(set);
     match settings.heartbeat_interval < settings.session_timeout {

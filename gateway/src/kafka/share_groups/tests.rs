@@ -1,9 +1,9 @@
 use meridian_protocol::messages::{
     AlterShareGroupOffsetsPartition, AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsTopic,
     ConsumerGroupHeartbeatRequest, DeleteGroupsRequest, DeleteShareGroupOffsetsRequest,
-    DeleteShareGroupOffsetsTopic, DescribeShareGroupOffsetsGroup,
-    DescribeShareGroupOffsetsRequest, DescribeShareGroupOffsetsTopic, DescribedShareGroupOffsets,
-    FindCoordinatorRequest, ListGroupsRequest, OffsetCommitRequest, OffsetCommitTopic,
+    DeleteShareGroupOffsetsTopic, DescribeShareGroupOffsetsGroup, DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsTopic, DescribedShareGroupOffsets, FindCoordinatorRequest,
+    ListGroupsRequest, OffsetCommitRequest, OffsetCommitTopic,
 };
 
 use super::*;
@@ -11,6 +11,7 @@ use crate::kafka::testing::{FakeBroker, TestClient, front_of, quick_config};
 
 async fn served() -> TestClient {
     let broker = FakeBroker::single();
+    broker.register(1, FeatureLevel::LATEST).expect("a binary of now");
     let front = front_of(&broker, quick_config());
     front.serve_peers();
     let mut client = TestClient::connect(&front);
@@ -46,8 +47,7 @@ async fn offsets(
 }
 
 async fn seek(client: &mut TestClient, topic: &str, index: i32, start: i64) -> [ErrorCode; 2] {
-    let partition =
-        AlterShareGroupOffsetsPartition { partition_index: index, start_offset: start };
+    let partition = AlterShareGroupOffsetsPartition { partition_index: index, start_offset: start };
     let topic =
         AlterShareGroupOffsetsTopic { topic_name: topic.into(), partitions: vec![partition] };
     let request = AlterShareGroupOffsetsRequest { group_id: "g".into(), topics: vec![topic] };
@@ -68,11 +68,31 @@ async fn bad_heartbeats_get_the_errors_that_kafka_gives() {
     let mut client = served().await;
     let good = || beat("m", JOIN_EPOCH);
     for (what, request, code) in [
-        ("no group", ShareGroupHeartbeatRequest { group_id: "".into(), ..good() }, ErrorCode::InvalidGroupId),
-        ("no member", ShareGroupHeartbeatRequest { member_id: "".into(), ..good() }, ErrorCode::InvalidRequest),
-        ("an empty rack", ShareGroupHeartbeatRequest { rack_id: Some("".into()), ..good() }, ErrorCode::InvalidRequest),
-        ("no topics", ShareGroupHeartbeatRequest { subscribed_topic_names: None, ..good() }, ErrorCode::InvalidRequest),
-        ("none of them", ShareGroupHeartbeatRequest { subscribed_topic_names: Some(vec![]), ..good() }, ErrorCode::InvalidRequest),
+        (
+            "no group",
+            ShareGroupHeartbeatRequest { group_id: "".into(), ..good() },
+            ErrorCode::InvalidGroupId,
+        ),
+        (
+            "no member",
+            ShareGroupHeartbeatRequest { member_id: "".into(), ..good() },
+            ErrorCode::InvalidRequest,
+        ),
+        (
+            "an empty rack",
+            ShareGroupHeartbeatRequest { rack_id: Some("".into()), ..good() },
+            ErrorCode::InvalidRequest,
+        ),
+        (
+            "no topics",
+            ShareGroupHeartbeatRequest { subscribed_topic_names: None, ..good() },
+            ErrorCode::InvalidRequest,
+        ),
+        (
+            "none of them",
+            ShareGroupHeartbeatRequest { subscribed_topic_names: Some(vec![]), ..good() },
+            ErrorCode::InvalidRequest,
+        ),
         ("no such epoch", beat("m", -2), ErrorCode::InvalidRequest),
         ("no member of a group that is not there", beat("m", 1), ErrorCode::UnknownMemberId),
         ("one that leaves it", beat("m", LEAVE_EPOCH), ErrorCode::UnknownMemberId),
@@ -135,7 +155,6 @@ async fn a_group_without_members_is_set_anew_and_forgets_topics() {
     let mut client = served().await;
     let none = [ErrorCode::None; 2];
     assert_eq!(offsets(&mut client, None).await.error_code, ErrorCode::GroupIdNotFound);
-    assert_eq!(seek(&mut client, "t", 0, 5).await[0], ErrorCode::GroupIdNotFound);
     assert_eq!(delete_offsets(&mut client, "t").await[0], ErrorCode::GroupIdNotFound);
     client.call(1, beat("m", JOIN_EPOCH)).await;
     assert_eq!(seek(&mut client, "t", 0, 5).await[0], ErrorCode::NonEmptyGroup);
@@ -162,4 +181,9 @@ async fn a_group_without_members_is_set_anew_and_forgets_topics() {
     assert_eq!(delete_offsets(&mut client, "u").await[1], unknown);
     assert_eq!(delete_offsets(&mut client, "t").await, none);
     assert_eq!(offsets(&mut client, None).await.topics, []);
+    // Before its first member comes, it may be said where it begins.
+    let delete = DeleteGroupsRequest { groups_names: vec!["g".into()] };
+    assert_eq!(client.call(2, delete).await.results[0].error_code, ErrorCode::None);
+    assert_eq!(seek(&mut client, "t", 1, 3).await, none);
+    assert_eq!(offsets(&mut client, None).await.topics[0].partitions[0].start_offset, 3);
 }

@@ -62,8 +62,7 @@ async fn try_acknowledge(
             batches: partition.acknowledgement_batches,
         })
     });
-    let outcomes =
-        take_all(call, &member, acknowledgements.collect(), request.is_renew_ack).await;
+    let outcomes = take_all(call, &member, acknowledgements.collect(), request.is_renew_ack).await;
     if epoch == EPOCH_FINAL {
         call.front.shares.sessions.remove(&member);
         call.front.shares.on_session_over(&member.group, &member.id);

@@ -66,13 +66,15 @@ async fn fetches() {
     }
     let mut request = served.request("m", 0);
     request.topics[0].partitions = vec![partition(7), partition(-1)];
-    request.topics.push(ShareFetchTopic { topic_id: Uuid([7; 16]), partitions: vec![partition(0)] });
+    request
+        .topics
+        .push(ShareFetchTopic { topic_id: Uuid([7; 16]), partitions: vec![partition(0)] });
     let told = served.client.call(2, request).await;
     let mut codes: Vec<(i32, ErrorCode)> = Vec::new();
     for topic in told.responses {
         codes.extend(topic.partitions.iter().map(|it| (it.partition_index, it.error_code)));
     }
-    codes.sort_unstable();
+    codes.sort_by_key(|(index, _)| *index);
     let unknown = ErrorCode::UnknownTopicOrPartition;
     assert_eq!(codes, [(-1, unknown), (0, ErrorCode::UnknownTopicId), (7, unknown)]);
     let told = served.client.call(2, served.request("m", 2)).await;

@@ -84,7 +84,8 @@ async fn try_fetch(
         call.front.shares.sessions.remove(&member);
         call.front.shares.on_session_over(&member.group, &member.id);
     }
-    let wait = match has_acknowledged || request.is_renew_ack {
+    let is_prompt = has_acknowledged || request.is_renew_ack || epoch == EPOCH_FINAL;
+    let wait = match is_prompt {
         true => Duration::ZERO,
         false => Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)),
     };
@@ -202,7 +203,8 @@ impl Fetcher<'_> {
                 Ok(None) => Ok(Given::default()),
                 Err(code) => Err(code),
             };
-            let given = given.unwrap_or_else(|code| Given { error: fetch_error(code), ..Given::default() });
+            let given =
+                given.unwrap_or_else(|code| Given { error: fetch_error(code), ..Given::default() });
             size_bytes += given.records.size_bytes();
             charge.set(size_bytes);
             let count = given.acquired.iter().map(|it| it.end.get().abs_diff(it.start.get()));
@@ -241,6 +243,9 @@ impl Fetcher<'_> {
             let batches = batches_of(fetched);
             if batches.is_empty() {
                 return Ok(Given::default());
+            }
+            if !window.confirm_led(&self.call.front).await {
+                return Err(ErrorCode::NotLeaderOrFollower);
             }
             let read: Vec<ReadBatch> = batches.iter().map(|(read, _)| *read).collect();
             let now = self.call.front.now();
@@ -310,11 +315,7 @@ fn records_of(batches: Vec<(ReadBatch, Bytes)>, acquired: &[Acquired]) -> Record
     records
 }
 
-fn respond(
-    call: &Call,
-    given: Vec<(Target, Given)>,
-    mut outcomes: Outcomes,
-) -> ShareFetchResponse {
+fn respond(call: &Call, given: Vec<(Target, Given)>, mut outcomes: Outcomes) -> ShareFetchResponse {
     let mut response = ShareFetchResponse::default();
     let mut partitions: Vec<(Target, ShareFetchPartitionResponse)> = Vec::new();
     for (target, given) in given {
@@ -331,7 +332,10 @@ fn respond(
         let partition = ShareFetchPartitionResponse {
             partition_index: target.index,
             error_code: code,
-            acknowledge_error_code: outcomes.remove(&target).and_then(Result::err).unwrap_or_default(),
+            acknowledge_error_code: outcomes
+                .remove(&target)
+                .and_then(Result::err)
+                .unwrap_or_default(),
             current_leader: leader_of(call, target, code, &mut response.node_endpoints),
             acquired_records: given.acquired.iter().map(acquired).collect(),
             records: Some(given.records),

@@ -1,6 +1,7 @@
 //! Share groups on one node: what members get, what is kept when partition and coordinator move, and when fetches
 //! wait.
 
+use meridian_consensus::command::FeatureLevel;
 use meridian_protocol::messages::{
     AcknowledgementBatch, AcquiredRecords, FindCoordinatorRequest, IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResource, IncrementalAlterableConfig, ProducePartition, ProduceRequest,
@@ -29,6 +30,7 @@ pub(super) struct Served {
 /// A front that leads topic `t` of one partition and coordinates group `g`, which begins at the start.
 pub(super) async fn served() -> Served {
     let broker = FakeBroker::single();
+    broker.register(1, FeatureLevel::LATEST).expect("a binary of now");
     let front = front_of(&broker, quick_config());
     front.serve_peers();
     tokio::spawn(Arc::clone(&front).sweep_shares());
@@ -75,10 +77,8 @@ impl Served {
     }
 
     pub(super) async fn produce(&mut self, values: &[&str]) {
-        let partition = ProducePartition {
-            records: Some(batch_of(values).into()),
-            ..Default::default()
-        };
+        let partition =
+            ProducePartition { records: Some(batch_of(values).into()), ..Default::default() };
         let topic = ProduceTopic {
             name: "t".into(),
             partition_data: vec![partition],
@@ -96,10 +96,8 @@ impl Served {
 
     pub(super) fn request(&self, member: &str, epoch: i32) -> ShareFetchRequest {
         let partition = ShareFetchPartition::default();
-        let topic = ShareFetchTopic {
-            topic_id: self.broker.topic_uuid("t"),
-            partitions: vec![partition],
-        };
+        let topic =
+            ShareFetchTopic { topic_id: self.broker.topic_uuid("t"), partitions: vec![partition] };
         ShareFetchRequest {
             group_id: Some(GROUP.into()),
             member_id: Some(member.into()),
@@ -160,10 +158,8 @@ impl Served {
     ) -> ShareAcknowledgeRequest {
         let batch =
             AcknowledgementBatch { first_offset, last_offset, acknowledge_types: vec![kind] };
-        let partition = ShareAcknowledgePartition {
-            partition_index: 0,
-            acknowledgement_batches: vec![batch],
-        };
+        let partition =
+            ShareAcknowledgePartition { partition_index: 0, acknowledgement_batches: vec![batch] };
         let topic = ShareAcknowledgeTopic {
             topic_id: self.broker.topic_uuid("t"),
             partitions: vec![partition],
@@ -273,7 +269,8 @@ async fn members_share_a_partition_and_what_one_leaves_is_the_others() {
     let told = other.call(2, served.request("n", 0)).await;
     assert_eq!(acquired(&told.responses[0].partitions[0]), [(1, 1, 1)]);
     // It waits for what the first one gives back when it closes its session.
-    let id = other.send(2, &ShareFetchRequest { max_wait_ms: 20_000, ..served.request("n", 1) }).await;
+    let id =
+        other.send(2, &ShareFetchRequest { max_wait_ms: 20_000, ..served.request("n", 1) }).await;
     let leave = ShareFetchRequest { topics: vec![], ..served.request("m", -1) };
     let left = served.client.call(2, leave).await;
     assert_eq!((left.error_code, epoch), (ErrorCode::None, epoch));

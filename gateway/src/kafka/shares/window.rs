@@ -9,6 +9,7 @@ use meridian_base::position::Offset;
 use meridian_broker::share::{
     Answer, Delta, Opening, ShareAsk, ShareError, ShareImage, SharePartition, ShareQuestion,
 };
+use meridian_consensus::state::Partition;
 use meridian_protocol::ErrorCode;
 use tokio::sync::{Notify, oneshot};
 
@@ -292,9 +293,20 @@ impl Window {
         keeping::ask(&*front.broker, question).await
     }
 
+    /// Whether this node leads the partition, by all that was decided before the question (rule G10). One that was replaced
+    /// and does not know it would give out what others have accepted meanwhile.
+    pub(super) async fn confirm_led(&self, front: &Front) -> bool {
+        front.broker.catch_up().await.is_ok() && self.is_led(front)
+    }
+
     fn is_led(&self, front: &Front) -> bool {
-        let led = front.broker.led(self.log.ownership().partition);
-        led.is_some_and(|log| Arc::ptr_eq(&log, &self.log)) && self.log.is_serving()
+        // The log itself hears a little later that it was replaced.
+        let held = self.log.ownership();
+        let metadata = front.broker.metadata();
+        let is_its = |known: &Partition| {
+            known.leader == front.broker.node() && known.generation == held.generation
+        };
+        metadata.partition(held.partition).is_some_and(is_its) && self.log.is_serving()
     }
 
     fn front(&self) -> Result<Arc<Front>, ErrorCode> {

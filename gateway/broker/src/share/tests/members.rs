@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use meridian_base::id::TopicId;
 
 use super::*;
-use crate::group::consumer::{ConsumerGroupError, TopicCount, TopicPartition, Topics, TopicsVersion};
+use crate::group::consumer::{
+    ConsumerGroupError, TopicCount, TopicPartition, Topics, TopicsVersion,
+};
 
 const TIMEOUT: Duration = Duration::from_secs(45);
 
@@ -118,10 +120,10 @@ fn members_hear_of_changes_with_their_next_heartbeat() {
 #[test]
 fn strangers_are_turned_away_and_silent_members_go() {
     let known = topics(&[("x", 1)]);
-    let mut group = ShareGroup::new(ShareGroupLimits { session_timeout: TIMEOUT, member_count_max: 1 });
-    let unknown = |member: &str| {
-        Err(ConsumerGroupError::UnknownMember { member_id: member.to_owned() })
-    };
+    let mut group =
+        ShareGroup::new(ShareGroupLimits { session_timeout: TIMEOUT, member_count_max: 1 });
+    let unknown =
+        |member: &str| Err(ConsumerGroupError::UnknownMember { member_id: member.to_owned() });
     let mut ask = |beat| group.heartbeat(Instant::ZERO, beat, &known).map(|it| it.epoch);
     assert_eq!(ask(beat("a", 1, None)), unknown("a"));
     assert_eq!(ask(beat("a", -1, None)), unknown("a"));

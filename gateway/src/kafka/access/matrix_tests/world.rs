@@ -104,7 +104,9 @@ impl World {
         match api {
             ApiKey::Metadata => self.delete(MISSING).await,
             ApiKey::ConsumerGroupDescribe => self.join_workers().await,
-            ApiKey::ShareGroupHeartbeat | ApiKey::ShareGroupDescribe => self.share(SHARERS, 0).await,
+            ApiKey::ShareGroupHeartbeat | ApiKey::ShareGroupDescribe => {
+                self.share(SHARERS, 0).await
+            }
             ApiKey::DescribeShareGroupOffsets
             | ApiKey::AlterShareGroupOffsets
             | ApiKey::DeleteShareGroupOffsets => {

@@ -20,6 +20,7 @@ fn fetch(topic_id: Uuid) -> ShareFetchRequest {
     ShareFetchRequest {
         group_id: Some(QUEUE.into()),
         member_id: Some("alice".into()),
+        max_records: 1,
         topics: vec![topic],
         ..Default::default()
     }
@@ -58,10 +59,8 @@ pub(super) fn cases() -> Vec<Case> {
         Case::new("", &reads, DENIED, fetch),
         Case::new("", &reads, DENIED, acknowledge),
         Case::new("", &[(Describe, ON_QUEUE), (Describe, ON_TOPIC)], DENIED, |_| {
-            let topic = DescribeShareGroupOffsetsTopic {
-                topic_name: TOPIC.into(),
-                partitions: vec![0],
-            };
+            let topic =
+                DescribeShareGroupOffsetsTopic { topic_name: TOPIC.into(), partitions: vec![0] };
             let topics = Some(vec![topic]);
             let group = DescribeShareGroupOffsetsGroup { group_id: QUEUE.into(), topics };
             DescribeShareGroupOffsetsRequest { groups: vec![group] }
