@@ -23,6 +23,7 @@ use crate::coordination::group_record::{self, ClassicRecord};
 use crate::coordination::offset_record::{self, Committed, OffsetKey};
 use crate::partition::{BatchSlice, PartitionState, batches_in};
 use crate::quota::message;
+use crate::share::{ShareImage, ShareState};
 use crate::transaction;
 
 /// All targets.
@@ -207,6 +208,11 @@ fn group_offset(data: &[u8]) {
 fn group_record(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let _ = group_record::decode_key(bytes.clone());
+    if let Ok(image) = group_record::decode_value::<ShareImage>(bytes.clone()) {
+        // What is too much is left out, and what is kept is read as written.
+        let state = ShareState::restore(&image);
+        assert_eq!(ShareState::restore(&state.image()), state);
+    }
     if let Ok(record) = group_record::decode_value::<ClassicRecord>(bytes) {
         let encoded = group_record::encode_value(&record);
         assert_eq!(group_record::decode_value(encoded), Ok(record));
@@ -218,6 +224,7 @@ fn group_record_seeds() -> Vec<Vec<u8>> {
     let member = [1, b'm', 1, 1, b'i', 1, b'c', 1, b'h', 1, 2, 1, 3, 2, 4, 5, 2];
     let mut seeds = group_offset_seeds();
     seeds.extend([group_record::classic_key("g").to_vec(), [&head[..], &member].concat()]);
+    seeds.push(vec![1, 2, 9, 2, 1, 8, 2, 1, 3, 0, 2, 0, 1, 2]);
     seeds
 }
 

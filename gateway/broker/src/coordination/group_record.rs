@@ -310,7 +310,10 @@ pub(super) mod tests {
                 decode_key(bytes.clone()),
                 decode_value::<ClassicRecord>(bytes.clone()),
                 decode_value::<ConsumerRecord>(bytes.clone()),
-                decode_value::<ConsumerMemberImage>(bytes),
+                decode_value::<ConsumerMemberImage>(bytes.clone()),
+                decode_value::<ShareGroupImage>(bytes.clone()),
+                decode_value::<ShareMemberImage>(bytes.clone()),
+                decode_value::<ShareImage>(bytes),
             );
         }
     }

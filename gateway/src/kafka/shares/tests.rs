@@ -3,11 +3,13 @@
 
 use meridian_consensus::command::FeatureLevel;
 use meridian_protocol::messages::{
-    AcknowledgementBatch, AcquiredRecords, FindCoordinatorRequest, IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResource, IncrementalAlterableConfig, ProducePartition, ProduceRequest,
-    ProduceTopic, ShareAcknowledgePartition, ShareAcknowledgeRequest, ShareAcknowledgeTopic,
-    ShareFetchPartition, ShareFetchPartitionResponse, ShareFetchRequest, ShareFetchResponse,
-    ShareFetchTopic, ShareGroupHeartbeatRequest,
+    AcknowledgementBatch, AcquiredRecords, AlterShareGroupOffsetsPartition,
+    AlterShareGroupOffsetsRequest, AlterShareGroupOffsetsTopic, FindCoordinatorRequest,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResource, IncrementalAlterableConfig,
+    ProducePartition, ProduceRequest, ProduceTopic, ShareAcknowledgePartition,
+    ShareAcknowledgeRequest, ShareAcknowledgeTopic, ShareFetchPartition,
+    ShareFetchPartitionResponse, ShareFetchRequest, ShareFetchResponse, ShareFetchTopic,
+    ShareGroupHeartbeatRequest,
 };
 
 use super::*;
@@ -134,6 +136,17 @@ impl Served {
         tokio::time::timeout(PATIENCE, fetch).await.expect("records in time")
     }
 
+    /// Waits until the group has begun with the partition.
+    async fn opened(&self) {
+        let is_open = |window: &Arc<Window>| matches!(window.with(|_| ()), Ok(Some(())));
+        let opened = async {
+            while !self.front.shares.windows_of(GROUP).iter().any(is_open) {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, opened).await.expect("opened in time");
+    }
+
     /// What becomes of an acknowledgement.
     pub(super) async fn acknowledge(&mut self, first: i64, last: i64, kind: i8) -> ErrorCode {
         let request = ShareAcknowledgeRequest {
@@ -235,6 +248,7 @@ async fn the_latest_group_begins_with_its_first_fetch_whoever_leads_later() {
     served.produce(&["a", "b"]).await;
     served.set("share.auto.offset.reset", "latest").await;
     assert_eq!(served.fetch().await.responses, [], "nothing is new");
+    served.opened().await;
     served.produce(&["c"]).await;
     served.restart();
     let given = served.fetch_some().await;
@@ -289,6 +303,43 @@ async fn a_connection_that_is_closed_frees_what_its_member_holds() {
     served.client = TestClient::connect(&served.front);
     let told = other.receive::<ShareFetchRequest>(2, id).await;
     assert_eq!(acquired(&told.responses[0].partitions[0]), [(0, 0, 1)]);
+}
+
+#[tokio::test]
+async fn a_group_that_is_set_anew_goes_on_there_and_not_beyond_the_end() {
+    let mut served = served().await;
+    served.produce(&["a", "b"]).await;
+    served.fetch_some().await;
+    let leave = ShareFetchRequest { topics: vec![], ..served.request("m", -1) };
+    assert_eq!(served.client.call(2, leave).await.error_code, ErrorCode::None);
+    let left = ShareGroupHeartbeatRequest {
+        group_id: GROUP.into(),
+        member_id: "m".into(),
+        member_epoch: -1,
+        ..Default::default()
+    };
+    assert_eq!(served.client.call(1, left).await.error_code, ErrorCode::None);
+    for (start_offset, expected) in [(1, (1, 2, 1)), (i64::MAX, (3, 3, 1))] {
+        let partition = AlterShareGroupOffsetsPartition { partition_index: 0, start_offset };
+        let topic =
+            AlterShareGroupOffsetsTopic { topic_name: "t".into(), partitions: vec![partition] };
+        let request = AlterShareGroupOffsetsRequest { group_id: GROUP.into(), topics: vec![topic] };
+        assert_eq!(served.client.call(0, request).await.error_code, ErrorCode::None);
+        served.epoch = 0;
+        if start_offset == i64::MAX {
+            assert_eq!(served.fetch().await.responses, [], "it begins at the end");
+            served.opened().await;
+        }
+        served.produce(&["c"]).await;
+        let mut given = acquired(&served.fetch_some().await);
+        while given.last().map(|it| it.1) < Some(expected.1) {
+            given.extend(acquired(&served.fetch_some().await));
+        }
+        let (first, last) = (given[0], given[given.len() - 1]);
+        assert_eq!((first.0, last.1, first.2), expected);
+        let leave = ShareFetchRequest { topics: vec![], ..served.request("m", -1) };
+        assert_eq!(served.client.call(2, leave).await.error_code, ErrorCode::None);
+    }
 }
 
 #[tokio::test]

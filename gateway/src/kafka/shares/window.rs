@@ -182,7 +182,12 @@ impl Window {
             Some(start) => start,
             None => self.first_offset(front, settings.reset).await?,
         };
-        let mut partition = SharePartition::restore(settings.limits, image, start);
+        // Operators may have set it beyond the end.
+        let end = self.log.high_watermark();
+        let mut partition = match start > end {
+            true => SharePartition::restore(settings.limits, &ShareImage::default(), end),
+            false => SharePartition::restore(settings.limits, image, start),
+        };
         partition.on_log_start(self.log.log_start_offset());
         if let Some(delta) = partition.take_delta() {
             let kept = self.keep(opening, delta).await;
