@@ -14,7 +14,6 @@ async fn fetches() {
     let good = served.request("m", 0);
     let good = || good.clone();
     let batch = AcknowledgementBatch { acknowledge_types: vec![ACCEPT], ..Default::default() };
-    let partition = |index| ShareFetchPartition { partition_index: index, ..Default::default() };
     let acknowledging = vec![ShareFetchTopic {
         topic_id: good().topics[0].topic_id,
         partitions: vec![ShareFetchPartition {
@@ -64,6 +63,12 @@ async fn fetches() {
         let told = served.client.call(2, request).await;
         assert_eq!(told.error_code, code, "{what}");
     }
+}
+
+#[tokio::test]
+async fn partitions_that_are_not_there() {
+    let mut served = served().await;
+    let partition = |index| ShareFetchPartition { partition_index: index, ..Default::default() };
     let mut request = served.request("m", 0);
     request.topics[0].partitions = vec![partition(7), partition(-1)];
     request

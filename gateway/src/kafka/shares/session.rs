@@ -36,9 +36,12 @@ pub(super) struct Change {
     pub(super) forgotten: BTreeSet<Target>,
 }
 
-/// The sessions of a node, by group and member.
+/// The sessions of a group, by member.
+type OfGroup = HashMap<Arc<str>, Session>;
+
+/// The sessions of a node, by group.
 #[derive(Debug, Default)]
-pub(super) struct Sessions(Mutex<HashMap<Arc<str>, HashMap<Arc<str>, Session>>>);
+pub(super) struct Sessions(Mutex<HashMap<Arc<str>, OfGroup>>);
 
 impl Sessions {
     /// How many there are.

@@ -298,8 +298,8 @@ impl Window {
         keeping::ask(&*front.broker, question).await
     }
 
-    /// Whether this node leads the partition, by all that was decided before the question (rule G10). One that was replaced
-    /// and does not know it would give out what others have accepted meanwhile.
+    /// Whether this node leads the partition, by all that was decided before the question (rule G10). One that was
+    /// replaced and does not know it would give out what others have accepted meanwhile.
     pub(super) async fn confirm_led(&self, front: &Front) -> bool {
         front.broker.catch_up().await.is_ok() && self.is_led(front)
     }

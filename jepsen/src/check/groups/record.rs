@@ -55,6 +55,9 @@ impl Noted {
                 RecordKey::Offset(group, key) => Self::Forgotten { group, index: key.index },
                 RecordKey::Classic(group) | RecordKey::Consumer(group) => Self::Gone { group },
                 RecordKey::Member(group, member) => Self::Member { group, member, held: None },
+                RecordKey::Share(_) | RecordKey::ShareMember(..) | RecordKey::ShareState(..) => {
+                    unreachable!("there are no share groups here")
+                }
             };
         };
         match key {
@@ -84,6 +87,9 @@ impl Noted {
             RecordKey::Consumer(group) => {
                 let record: ConsumerRecord = group_record::decode_value(value).expect("a group");
                 Self::Consumer { group, epoch: record.image.epoch }
+            }
+            RecordKey::Share(_) | RecordKey::ShareMember(..) | RecordKey::ShareState(..) => {
+                unreachable!("there are no share groups here")
             }
             RecordKey::Member(group, member) => {
                 let image: ConsumerMemberImage =

@@ -90,7 +90,8 @@ proptest! {
         let image = image.expect("it is new");
         let mut next = ShareGroup::restore(limits, image, images, Instant::ZERO);
         let (id, epoch) = ("m00", group.epoch());
-        let reply = next.heartbeat(Instant::ZERO, beat(id, group.members().next().map_or(0, |it| it.1.image.epoch), None), &known);
+        let known_epoch = group.members().next().map_or(0, |(_, member)| member.image.epoch);
+        let reply = next.heartbeat(Instant::ZERO, beat(id, known_epoch, None), &known);
         prop_assert_eq!(reply.map(|it| it.epoch), Ok(epoch), "a coordinator that moves changes nothing");
         for ((id, before), (_, after)) in group.members().zip(next.members()) {
             prop_assert_eq!(&before.assigned, &after.assigned, "of {}", id);
