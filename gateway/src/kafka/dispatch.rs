@@ -367,15 +367,6 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         Request::ConsumerGroupDescribe(request) => later(consumer_groups::describe(call, request)),
         Request::GetTelemetrySubscriptions(request) => now(telemetry::offer(&call, &request)),
         Request::PushTelemetry(request) => now(telemetry::push(&call, &request)),
-        Request::ShareGroupHeartbeat(request) => prompt(share_groups::heartbeat(call, request)),
-        Request::ShareGroupDescribe(request) => later(share_groups::describe(call, request)),
-        Request::ShareFetch(request) => later(shares::fetch(call, request)),
-        Request::ShareAcknowledge(request) => later(shares::acknowledge(call, request)),
-        Request::DescribeShareGroupOffsets(request) => {
-            later(share_offsets::describe(call, request))
-        }
-        Request::AlterShareGroupOffsets(request) => later(share_offsets::alter(call, request)),
-        Request::DeleteShareGroupOffsets(request) => later(share_offsets::delete(call, request)),
         Request::DescribeTopicPartitions(request) => later(metadata::partitions(call, request)),
         Request::MeridianAdmin(request) => later(meridian::call(call, request)),
         Request::AddPartitionsToTxn(request) => later(transactions::add_partitions(call, request)),
@@ -387,6 +378,24 @@ pub(super) async fn start(call: Call, request: Request) -> Reply {
         // Who is served has logged in already, or need not: it may do so again.
         Request::SaslHandshake(request) => later(async move { login::handshake(&call, &request) }),
         Request::SaslAuthenticate(request) => later(login::message(call, request)),
+        request => start_share(call, request),
+    }
+}
+
+/// Starts a request about share groups.
+fn start_share(call: Call, request: Request) -> Reply {
+    match request {
+        Request::ShareGroupHeartbeat(request) => prompt(share_groups::heartbeat(call, request)),
+        Request::ShareGroupDescribe(request) => later(share_groups::describe(call, request)),
+        Request::ShareFetch(request) => later(shares::fetch(call, request)),
+        Request::ShareAcknowledge(request) => later(shares::acknowledge(call, request)),
+        Request::DescribeShareGroupOffsets(request) => {
+            later(share_offsets::describe(call, request))
+        }
+        Request::AlterShareGroupOffsets(request) => later(share_offsets::alter(call, request)),
+        Request::DeleteShareGroupOffsets(request) => later(share_offsets::delete(call, request)),
+        // As a request that nobody serves.
+        _ => Reply::Close(ErrorCode::UnsupportedVersion),
     }
 }
 

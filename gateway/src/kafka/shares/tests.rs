@@ -79,8 +79,7 @@ impl Served {
     }
 
     pub(super) async fn produce(&mut self, values: &[&str]) {
-        let partition =
-            ProducePartition { records: Some(batch_of(values).into()), ..Default::default() };
+        let partition = ProducePartition { records: Some(batch_of(values)), ..Default::default() };
         let topic = ProduceTopic {
             name: "t".into(),
             partition_data: vec![partition],
