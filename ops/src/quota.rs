@@ -73,9 +73,7 @@ pub(crate) async fn run(quota: Quota) -> Result<Exit, Failure> {
     let client = target.connect().await?;
     let mut found = ask(&client).await?;
     let is = |wanted: &Option<String>, found: &Option<String>| wanted.is_none() || wanted == found;
-    found.quotas.retain(|it| {
-        is(&user, &it.holding.user) && is(&client_id, &it.holding.client_id)
-    });
+    found.quotas.retain(|it| is(&user, &it.holding.user) && is(&client_id, &it.holding.client_id));
     output::print(target.output, &found, render)?;
     Ok(if found.silent.is_empty() { Exit::Ok } else { Exit::Degraded })
 }

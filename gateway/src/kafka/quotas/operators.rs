@@ -54,9 +54,7 @@ pub(in crate::kafka) fn answer(
     body: &[u8],
 ) -> Result<Bytes, AdminError> {
     match method {
-        QuotaHoldings::NAME => {
-            answered_now::<QuotaHoldings>(body, |_| Ok(holdings(&call.front)))
-        }
+        QuotaHoldings::NAME => answered_now::<QuotaHoldings>(body, |_| Ok(holdings(&call.front))),
         _ => Err(AdminError::UnknownMethod(method.to_owned())),
     }
 }

@@ -27,7 +27,7 @@ use crate::kafka::dispatch::Call;
 use crate::kafka::error;
 use crate::kafka::memory::{Charge, Kind};
 use crate::kafka::pace::Pace;
-use crate::kafka::quotas::{self, Limit, Traffic};
+use crate::kafka::quotas::{self, Traffic};
 use crate::log::{FetchError, Fetched};
 use crate::partition::AbortedTransaction;
 
@@ -93,7 +93,7 @@ async fn try_fetch(
     let bytes_max = usize::try_from(request.max_bytes).unwrap_or(0);
     let bytes_max = bytes_max
         .min(call.front.config.fetch_size_bytes_max)
-        .min(limit.as_ref().map_or(usize::MAX, Limit::burst_bytes));
+        .min(limit.as_ref().map_or(usize::MAX, |limit| quotas::burst(call, limit)));
     let settings = settings(&call.front, &member.group);
     let fetcher = Fetcher { call, member: &member, wanted, bytes_max, settings };
     let (given, charge) = match request.is_renew_ack {
