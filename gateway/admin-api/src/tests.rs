@@ -47,6 +47,7 @@ fn every_request_and_answer_has_the_json_that_it_always_had() {
     seen.add(&OfNode { node: 4 }, json!({"node": 4}));
     clusters::access(&mut seen);
     clusters::clients(&mut seen);
+    clusters::quotas(&mut seen);
     clusters::status(&mut seen);
     clusters::nodes(&mut seen);
     clusters::topics(&mut seen);

@@ -221,7 +221,8 @@ mod tests {
         let running = crate::start(config).await.unwrap();
         for name in methods::NAMES {
             let (body, node) = (Bytes::new(), &*running.node);
-            let is_of_clients = name.starts_with("access.") || name.starts_with("client.");
+            let of_clients = ["access.", "client.", "quota."];
+            let is_of_clients = of_clients.iter().any(|family| name.starts_with(family));
             let answer = AdminHandler::call(node, (*name).to_owned(), body).await;
             let is_unknown = matches!(answer, Err(AdminError::UnknownMethod(_)));
             assert_eq!(is_unknown, is_of_clients, "{name}: {answer:?}");

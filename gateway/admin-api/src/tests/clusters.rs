@@ -106,6 +106,33 @@ fn condition() -> (cluster::Condition, Value) {
     (condition, told)
 }
 
+pub(super) fn quotas(seen: &mut Seen) {
+    let holding = quota::Holding {
+        quota: "producer_byte_rate".to_owned(),
+        user: Some("shop".to_owned()),
+        client_id: None,
+        ip: None,
+        per_second: 2e6,
+        share_per_second: 5e5,
+        lease_ms: Some(950),
+        used_per_second: 1.5,
+        demand_per_second: 3e6,
+        debt: 0.5,
+        home: Some(2),
+        besides: Besides::new(),
+    };
+    let expected = json!({
+        "quota": "producer_byte_rate", "user": "shop", "client_id": null, "ip": null,
+        "per_second": 2e6, "share_per_second": 5e5, "lease_ms": 950, "used_per_second": 1.5,
+        "demand_per_second": 3e6, "debt": 0.5, "home": 2,
+    });
+    seen.add_open(&holding, expected.clone());
+    let scope = "cluster".to_owned();
+    let holdings = quota::Holdings { node: 1, scope, home_of: 3, quotas: vec![holding] };
+    let expected = json!({"node": 1, "scope": "cluster", "home_of": 3, "quotas": [expected]});
+    seen.add(&holdings, expected);
+}
+
 pub(super) fn status(seen: &mut Seen) {
     use crate::cluster::*;
     let (condition, of_condition) = condition();
