@@ -5,8 +5,12 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use crate::bench::{ROWS, rows};
+
 /// The page with the reference of configuration keys.
 pub(crate) const PAGE: &str = "docs/operating/configuration.md";
+/// The page with the figures, of which this part is made of rows.
+const BENCHMARKS: &str = "docs/benchmarks.md";
 /// The tables of the configuration file, `File` first.
 const TABLES: &[&str] = &[
     "gateway/src/config/file.rs",
@@ -17,47 +21,62 @@ const TABLES: &[&str] = &[
 /// The settings under Kafka's names.
 const SETTINGS: &str = "gateway/src/config/settings.rs";
 
-/// Writes the page anew.
+/// Writes the pages anew.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
-    let (page, made) = pages(root)?;
-    if page == made {
-        println!("docs: {PAGE} is as the code says");
-        return Ok(());
+    for Made { page, is, made } in pages(root)? {
+        if is == made {
+            println!("docs: {page} is as it should be");
+        } else {
+            println!("docs: {page} is written anew");
+            fs::write(root.join(page), made).map_err(|error| format!("{page}: {error}"))?;
+        }
     }
-    println!("docs: {PAGE} is written anew");
-    fs::write(root.join(PAGE), made).map_err(|error| format!("{PAGE}: {error}"))
+    Ok(())
 }
 
-/// An error if the page differs from the code.
+/// An error if a page differs from what it is made of.
 pub(crate) fn check(root: &Path) -> Result<(), String> {
-    let (page, made) = pages(root)?;
-    if page == made {
-        return Ok(());
+    match pages(root)?.into_iter().find(|it| it.is != it.made) {
+        None => Ok(()),
+        Some(Made { page, .. }) => {
+            Err(format!("{page}: differs from what it is made of; run cargo xtask docs"))
+        }
     }
-    Err(format!("{PAGE}: differs from what the code says; run cargo xtask docs"))
 }
 
-/// The page as it is, and as it should be.
-fn pages(root: &Path) -> Result<(String, String), String> {
+/// A page as it is, and as it should be.
+struct Made {
+    page: &'static str,
+    is: String,
+    made: String,
+}
+
+fn pages(root: &Path) -> Result<[Made; 2], String> {
     let read = |name: &str| {
         fs::read_to_string(root.join(name)).map_err(|error| format!("{name}: {error}"))
     };
     let page = read(PAGE)?;
     let tables = TABLES.iter().map(|name| read(name)).collect::<Result<String, String>>()?;
     let keys = keys_table(&tables)?;
-    let made = replace(&page, "keys", &keys)?;
-    let made = replace(&made, "kafka names", &names_table(&read(SETTINGS)?))?;
-    Ok((page, made))
+    let made = replace(&page, PAGE, "keys", &keys)?;
+    let made = replace(&made, PAGE, "kafka names", &names_table(&read(SETTINGS)?))?;
+    let benchmarks = read(BENCHMARKS)?;
+    let rows = rows::read(&root.join(ROWS))?;
+    let table = replace(&benchmarks, BENCHMARKS, "beside kafka", &rows::table(&rows))?;
+    Ok([
+        Made { page: PAGE, is: page, made },
+        Made { page: BENCHMARKS, is: benchmarks, made: table },
+    ])
 }
 
 /// The page with another text between the two marks of a part.
-fn replace(page: &str, part: &str, text: &str) -> Result<String, String> {
+fn replace(text: &str, page: &str, part: &str, with: &str) -> Result<String, String> {
     let (begin, end) =
         (format!("<!-- begin {part}: cargo xtask docs -->\n"), format!("<!-- end {part} -->"));
-    let missing = || format!("{PAGE}: the marks of its part \"{part}\" are missing");
-    let (before, rest) = page.split_once(&begin).ok_or_else(missing)?;
+    let missing = || format!("{page}: the marks of its part \"{part}\" are missing");
+    let (before, rest) = text.split_once(&begin).ok_or_else(missing)?;
     let (_, after) = rest.split_once(&end).ok_or_else(missing)?;
-    Ok(format!("{before}{begin}\n{text}\n{end}{after}"))
+    Ok(format!("{before}{begin}\n{with}\n{end}{after}"))
 }
 
 /// A key of the file.
@@ -181,9 +200,9 @@ mod tests {
     #[test]
     fn only_what_is_between_the_marks_is_written() {
         let page = "a\n<!-- begin keys: cargo xtask docs -->\nold\n<!-- end keys -->\nb\n";
-        let made = replace(page, "keys", "new\n").unwrap();
+        let made = replace(page, "p", "keys", "new\n").unwrap();
         assert_eq!(made, page.replace("old", "\nnew\n"));
-        assert_eq!(replace(&made, "keys", "new\n").unwrap(), made);
-        assert!(replace(page, "names", "").is_err());
+        assert_eq!(replace(&made, "p", "keys", "new\n").unwrap(), made);
+        assert!(replace(page, "p", "names", "").is_err());
     }
 }

@@ -1,10 +1,11 @@
 //! The project's own checks.
 //!
-//! `cargo xtask ci` is the whole CI; `tidy` checks the house rules that no other tool knows; `docs`
+//! `cargo xtask bench` measures Meridian beside Kafka; `ci` is the whole CI; `tidy` checks the house rules that no other tool knows; `docs`
 //! writes the parts of documents that are made from the code; `fuzz` fuzzes every decoder; `clients`
 //! runs real Kafka clients; `jepsen` breaks real processes; `refill` measures how an emptied node
 //! gets its records back; `package` makes what is installed. No dependencies, so that it starts at once.
 
+mod bench;
 mod ci;
 mod clients;
 mod command;
@@ -13,6 +14,7 @@ mod fuzz;
 mod jepsen;
 mod package;
 mod refill;
+mod text;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -23,6 +25,7 @@ fn main() -> ExitCode {
     let (command, rest) =
         arguments.split_first().map_or(("", &[][..]), |(first, rest)| (first.as_str(), rest));
     let result = match command {
+        "bench" => bench::run(&root(), rest),
         "ci" => ci::run(&root()),
         "clients" => clients::run(&root(), rest),
         "docs" => docs::run(&root()),
@@ -31,10 +34,11 @@ fn main() -> ExitCode {
         "jepsen" => jepsen::run(&root(), rest),
         "package" => package::run(&root(), rest),
         "refill" => refill::run(&root(), rest),
-        _ => {
-            Err("usage: cargo xtask ci | clients | docs | fuzz | jepsen | package | refill | tidy"
-                .to_owned())
-        }
+        _ => Err(
+            "usage: cargo xtask bench | ci | clients | docs | fuzz | jepsen | package | refill \
+                 | tidy"
+                .to_owned(),
+        ),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

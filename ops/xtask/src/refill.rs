@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use self::net::Network;
 use self::nodes::{Cluster, node_count};
 use crate::target;
+use crate::text::number_after;
 
 const USAGE: &str = "usage: cargo xtask refill [--racks 1|3] [--link-mbit N] [--rtt-ms N] [--disks own|shared] \
     [--fill-mb N] [--rate N] [--heal-max BYTES] [--heal-share PERCENT] [--runs N] [--built]; needs root";
@@ -312,13 +313,6 @@ fn print(options: &Options, rows: &[Row]) {
             stolen.join(", "),
         );
     }
-}
-
-/// The number after the first place with this text.
-fn number_after(text: &str, name: &str) -> Option<f64> {
-    let rest = text.split(name).nth(1)?.trim_start();
-    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-    rest[..end].parse().ok()
 }
 
 /// Runs a command; what it complains of, if it fails.
