@@ -417,7 +417,7 @@ fn what_cannot_be_meant_is_refused_before_anybody_is_asked() {
     let to = |arguments: &[&'static str]| [&reset[..], arguments].concat();
     for (arguments, hint) in [
         (vec!["group", "list", "--state", "Odd"], "PreparingRebalance"),
-        (vec!["group", "list", "--type", "share"], "classic"),
+        (vec!["group", "list", "--type", "queue"], "classic"),
         (vec!["group", "delete"], "<GROUP>"),
         (vec!["group", "delete-offsets", "g", "--topic", ":0"], "name a topic"),
         (vec!["group", "delete-offsets", "g", "--topic", "t:x"], "TOPIC:0,1,2"),
