@@ -236,8 +236,9 @@ impl<'a> Placement<'a> {
             if fitting.contains(&partition.group) {
                 continue;
             }
-            let targets: Vec<GroupId> =
-                fitting.iter().copied().filter(|group| serving.contains(group)).collect();
+            let class = metadata.config(&ConfigResource::Topic(partition.topic), STORAGE_CLASS);
+            let mut targets = metadata.groups_of_new(class);
+            targets.retain(|group| serving.contains(group));
             let leader = metadata.node(partition.leader);
             let is_led = leader.is_some_and(|leader| leader.liveness != Liveness::Dead);
             let is_spent = metadata.homes(id).len() > MOVES_MAX;

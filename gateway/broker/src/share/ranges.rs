@@ -117,9 +117,11 @@ impl<T: Clone + PartialEq> Ranges<T> {
         }
         self.cut(start);
         self.cut(end);
-        let mut from = self.runs.split_off(&start);
-        let mut rest = from.split_off(&end);
-        self.runs.append(&mut rest);
+        // One by one: to split the map and join it again costs as much as the whole map.
+        while let Some((first, _)) = self.runs.range(start..end).next() {
+            let first = *first;
+            self.runs.remove(&first);
+        }
     }
 
     /// Takes the value of all offsets below `start` away.

@@ -76,8 +76,10 @@ pub(super) struct Endpoint {
 struct LaneEnd {
     /// What drives its connections.
     threads: Handle,
-    /// What its packets come in by.
+    /// What accepts its connections, and takes their packets.
     quinn: quinn::Endpoint,
+    /// What dials its connections.
+    dialler: quinn::Endpoint,
     same_datacenter: quinn::ClientConfig,
     cross_datacenter: quinn::ClientConfig,
     server: Arc<quinn::ServerConfig>,
@@ -98,31 +100,34 @@ impl Endpoint {
         let local_address = sockets.main.local_addr().map_err(listen)?;
         let server = |lane| server_config(config, &credentials, lane).map(Arc::new);
         let foreground_server = server(Lane::Foreground)?;
-        let open_quinn = |lane, threads: &Handle, socket| {
+        let open_quinn = |lane, threads: &Handle, socket, server: Option<&quinn::ServerConfig>| {
             let _threads = threads.enter();
             quinn::Endpoint::new_with_abstract_socket(
                 endpoint_config(config, &credentials, lane)?,
-                Some(foreground_server.as_ref().clone()),
+                server.cloned(),
                 PacketSocket::new(socket).map_err(listen)?,
                 Arc::new(quinn::TokioRuntime),
             )
             .map_err(listen)
         };
+        let accepting = Some(foreground_server.as_ref());
         // Without a socket of its own, metadata must not wait for the foreground's threads to take its packets.
         let (main_lane, main_threads) = match sockets.metadata {
             Some(_) => (Lane::Foreground, Handle::current()),
             None => (Lane::Metadata, metadata.clone()),
         };
-        let main = open_quinn(main_lane, &main_threads, sockets.main)?;
+        let main = open_quinn(main_lane, &main_threads, sockets.main, accepting)?;
         let metadata_quinn = match sockets.metadata {
-            Some(socket) => open_quinn(Lane::Metadata, &metadata, socket)?,
+            Some(socket) => open_quinn(Lane::Metadata, &metadata, socket, accepting)?,
             None => main.clone(),
         };
-        let lane = |lane, threads, quinn: &quinn::Endpoint, server| {
+        let dialler = open_quinn(Lane::Metadata, &metadata, sockets.metadata_dialler, None)?;
+        let lane = |lane, threads, [quinn, dialler]: [&quinn::Endpoint; 2], server| {
             let client = |path| client_config(config, &credentials, lane, path);
             Ok::<_, TransportError>(LaneEnd {
                 threads,
                 quinn: quinn.clone(),
+                dialler: dialler.clone(),
                 same_datacenter: client(PathClass::SameDatacenter)?,
                 cross_datacenter: client(PathClass::CrossDatacenter)?,
                 server,
@@ -134,11 +139,21 @@ impl Endpoint {
             foreground: lane(
                 Lane::Foreground,
                 Handle::current(),
-                &main,
+                [&main, &main],
                 foreground_server.clone(),
             )?,
-            background: lane(Lane::Background, background, &main, server(Lane::Background)?)?,
-            metadata: lane(Lane::Metadata, metadata, &metadata_quinn, server(Lane::Metadata)?)?,
+            background: lane(
+                Lane::Background,
+                background,
+                [&main, &main],
+                server(Lane::Background)?,
+            )?,
+            metadata: lane(
+                Lane::Metadata,
+                metadata,
+                [&metadata_quinn, &dialler],
+                server(Lane::Metadata)?,
+            )?,
         })
     }
 
@@ -174,7 +189,7 @@ impl Endpoint {
         let name = tls::node_name(node, &self.cluster)?;
         // The connection's driver is spawned where this is called.
         let _threads = end.threads.enter();
-        Ok(end.quinn.connect_with(config, address, &name)?)
+        Ok(end.dialler.connect_with(config, address, &name)?)
     }
 
     /// Goes on with a handshake that a peer has started.
@@ -193,14 +208,19 @@ impl Endpoint {
     }
 
     pub(super) fn close(&self, code: VarInt, reason: &str) {
-        for end in [&self.foreground, &self.metadata] {
-            end.quinn.close(code, reason.as_bytes());
+        for quinn in self.all() {
+            quinn.close(code, reason.as_bytes());
         }
     }
 
     pub(super) async fn wait_idle(&self) {
-        self.foreground.quinn.wait_idle().await;
-        self.metadata.quinn.wait_idle().await;
+        for quinn in self.all() {
+            quinn.wait_idle().await;
+        }
+    }
+
+    fn all(&self) -> [&quinn::Endpoint; 3] {
+        [&self.foreground.quinn, &self.metadata.quinn, &self.metadata.dialler]
     }
 }
 

@@ -149,7 +149,10 @@ impl Acceptor {
             connection.close(close_code::SHUT_DOWN, b"the other connection has ended");
             return;
         }
-        self.peers.answer_at(node, connection.remote_address());
+        // Metadata is dialled from a port at which nobody listens.
+        if lane != Lane::Metadata {
+            self.peers.answer_at(node, connection.remote_address());
+        }
         let _turn = peer.inbound_turns[lane as usize].lock().await;
         let Ok(mut greeting) = connection.open_uni().await else { return };
         if greeting.write_all(&GREETING).await.is_err() {

@@ -5,7 +5,10 @@
 //! choose: what goes to a connection id that begins with [`METADATA_MARK`] is metadata (RFC 9000, section 17.2 and 17.3;
 //! the accepting side gives its connections for metadata such ids, and a dialler's first packet has one).
 //!
-//! Where the system refuses any of that, one socket takes all packets.
+//! Connections for metadata are dialled from a port of their own. A network card may join packets of one flow before the
+//! kernel chooses (UDP GRO), and packets of puts and of metadata would be one flow otherwise.
+//!
+//! Where the system refuses to share a port, one socket takes all packets.
 
 use std::future::Future;
 use std::io;
@@ -28,6 +31,8 @@ pub(super) struct Sockets {
     pub(super) main: UdpSocket,
     /// For packets of metadata, if the system can tell them from others.
     pub(super) metadata: Option<UdpSocket>,
+    /// What metadata is dialled from: a port that the system chooses, at the same address.
+    pub(super) metadata_dialler: UdpSocket,
 }
 
 impl Sockets {
@@ -40,7 +45,9 @@ impl Sockets {
             tracing::warn!(%error, "packets of metadata share a socket with all others");
         });
         let metadata = metadata.ok().inspect(|socket| set_buffers(socket, buffer_size_bytes));
-        Ok(Self { main, metadata })
+        let metadata_dialler = UdpSocket::bind(SocketAddr::new(listen.ip(), 0))?;
+        set_buffers(&metadata_dialler, buffer_size_bytes);
+        Ok(Self { main, metadata, metadata_dialler })
     }
 }
 
@@ -260,8 +267,11 @@ mod tests {
 
     #[test]
     fn packets_of_metadata_come_in_by_their_own_socket() {
-        let Sockets { main, metadata } = bind();
+        let Sockets { main, metadata, metadata_dialler } = bind();
         let metadata = metadata.unwrap();
+        let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
+        assert_eq!(port(&metadata), port(&main));
+        assert_ne!(port(&metadata_dialler), port(&main));
         let cases = [
             (packet(0xc0, b"meta-and-more"), true),
             (packet(0x40, b"meta-and-more"), true),

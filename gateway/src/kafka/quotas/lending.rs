@@ -93,10 +93,21 @@ impl Front {
     }
 
     async fn confirm_nodes(&self) {
-        let asked_at = self.now();
+        let asking = Asking { front: self, asked_at: self.now() };
         if self.broker.catch_up_within(VIEW_AGE_MAX).await.is_ok() {
-            self.note_nodes(Some(asked_at));
+            self.note_nodes(Some(asking.asked_at));
         }
-        *lock(&self.throttles.asked_at) = Some(asked_at);
+    }
+}
+
+/// The metadata leader is asked. Who waits for that may give up, and then somebody else must be able to ask.
+struct Asking<'f> {
+    front: &'f Front,
+    asked_at: Instant,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        *lock(&self.front.throttles.asked_at) = Some(self.asked_at);
     }
 }

@@ -241,6 +241,28 @@ async fn a_partition_that_moves_voids_the_window_and_not_what_is_kept() {
     assert_eq!(acquired(&given), [(1, 1, 1)]);
 }
 
+/// A log that has stopped knows neither its start nor its end.
+#[tokio::test]
+async fn a_window_whose_log_has_stopped_writes_nothing() {
+    let mut served = served().await;
+    served.produce(&["a", "b"]).await;
+    served.fetch_some().await;
+    assert_eq!(served.acknowledge(0, 0, ACCEPT).await, ErrorCode::None);
+    let log = Arc::clone(served.front.shares.windows_of(GROUP)[0].log());
+    served.broker.take_over("t", 0);
+    let topic = lookup::topic_id(served.broker.topic_uuid("t"));
+    let partition = TopicPartition { topic, index: 0 };
+    let late = Window::open(&served.front, &Arc::from(GROUP), partition, &log);
+    let closed = async {
+        while !late.is_closed() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, closed).await.expect("closed in time");
+    let given = served.fetch_some().await;
+    assert_eq!(acquired(&given), [(1, 1, 1)], "what was accepted does not come again");
+}
+
 #[tokio::test]
 async fn the_latest_group_begins_with_its_first_fetch_whoever_leads_later() {
     let mut served = served().await;

@@ -155,6 +155,9 @@ impl Window {
         let until = tokio::time::Instant::now() + KEEP_WITHIN;
         loop {
             let front = self.front()?;
+            if !self.is_led(&front) {
+                return Err(ErrorCode::NotLeaderOrFollower);
+            }
             // Of each try its own, so that one that comes late voids the window and is not taken for it.
             let opening = Opening(front.random_u128().max(1));
             let opened = self.ask(&front, opening, ShareAsk::Open(self.log.leader_epoch())).await;
@@ -182,13 +185,18 @@ impl Window {
             Some(start) => start,
             None => self.first_offset(front, settings.reset).await?,
         };
-        // Operators may have set it beyond the end.
         let end = self.log.high_watermark();
+        let log_start = self.log.log_start_offset();
+        // A log that has stopped says 0 to both, and the group would begin anew there.
+        if !self.is_led(front) {
+            return Err(ErrorCode::NotLeaderOrFollower);
+        }
+        // Operators may have set it beyond the end.
         let mut partition = match start > end {
             true => SharePartition::restore(settings.limits, &ShareImage::default(), end),
             false => SharePartition::restore(settings.limits, image, start),
         };
-        partition.on_log_start(self.log.log_start_offset());
+        partition.on_log_start(log_start);
         if let Some(delta) = partition.take_delta() {
             let kept = self.keep(opening, delta).await;
             partition.on_written(kept);
