@@ -26,6 +26,8 @@ use crate::failure::Failure;
 use crate::sys::Alarm;
 use crate::topic::AcksArg;
 
+/// A week.
+const SECONDS_MAX: u64 = 7 * 24 * 3600;
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a reader that has nothing to read lets the broker wait.
 const MAX_WAIT: Duration = Duration::from_millis(500);
@@ -46,16 +48,16 @@ pub(super) struct Chain {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     services: u32,
     /// Records a second that each chain is given
-    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate: u64,
     /// Seconds that count
-    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     duration: u64,
     /// Seconds at the start that do not count
-    #[arg(long, default_value_t = 5, value_name = "SECONDS")]
+    #[arg(long, default_value_t = 5, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(0..=SECONDS_MAX))]
     warmup: u64,
     /// How long a batch waits for more records
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     linger_ms: u64,
     /// When a record counts as written
     #[arg(long, value_enum, default_value = "all")]

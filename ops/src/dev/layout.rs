@@ -195,6 +195,12 @@ impl Layout {
                 u16::MAX - ADMIN_PORT_OFFSET - count
             )));
         }
+        if count > PEER_PORT_OFFSET {
+            return Err(Failure::Invalid(format!(
+                "{count} nodes are more than the {PEER_PORT_OFFSET} that there are ports for; take \
+                 fewer --groups or --spares"
+            )));
+        }
         let address = |port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         // Those of further groups come last, so that a node has the same number with them and without.
         let racks = (0..shape.groups).flat_map(|group| {
@@ -370,6 +376,17 @@ mod tests {
         let racks: Vec<_> = both.nodes.iter().map(|node| &node.rack[..]).collect();
         assert_eq!(racks, ["A1", "B1", "C1", "A2", "B2", "C2"]);
         assert_eq!(both.nodes.iter().filter(|node| node.is_voter).count(), 3);
+    }
+
+    #[test]
+    fn more_nodes_than_there_are_ports_are_refused() {
+        let with = |spares| {
+            let shape = Shape::new(3, 1).unwrap().with_spares(spares);
+            Layout::new(ClusterId::from_entropy(5), shape, 9092)
+        };
+        assert_eq!(with(97).unwrap().nodes.len(), 100);
+        let refused = with(98).unwrap_err().to_string();
+        assert!(refused.starts_with("101 nodes are more than the 100"), "{refused}");
     }
 
     #[test]

@@ -7,7 +7,6 @@
 //! load       a steady producer that remembers every acknowledgement
 //! check      reads everything back, and compares
 //! group      a member of a consumer group
-//! share      a member of a share group
 //! zombie     a client that keeps to a node which was replaced
 //! wire       bytes on a socket
 //! ```
@@ -24,7 +23,6 @@ mod group;
 mod load;
 mod nodes;
 mod scenarios;
-mod share;
 mod wire;
 mod zombie;
 
@@ -39,7 +37,6 @@ fn nothing_acknowledged_is_lost_whatever_breaks() {
     world.scenario("a frozen leader is replaced, and wakes up", World::leader_is_frozen);
     world.scenario("all nodes are killed", World::all_are_killed);
     world.scenario("a group's coordinator is killed", World::coordinator_is_killed);
-    world.scenario("a share group's leader and coordinator are killed", World::share_is_killed);
     world.scenario("a disk is wiped, and then others are lost", World::disk_is_wiped);
     world.scenario("clients send nonsense", World::clients_send_nonsense);
     world.stop();

@@ -1,6 +1,5 @@
 //! What is broken, and what must hold.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,6 @@ use crate::common::ok;
 use crate::group::Member;
 use crate::load::{Load, PARTITION_COUNT, Records};
 use crate::nodes::{Nodes, Place, until};
-use crate::share::Sharer;
 use crate::wire::{self, Answer, Wire};
 use crate::zombie::Stubborn;
 
@@ -178,45 +176,6 @@ impl World {
         let verdict = Verdict::of(&acked, &read);
         say(&format!("  the group: {verdict}"));
         assert!(verdict.is_clean());
-        self.nodes.wait_until_whole();
-    }
-
-    /// What a share group's member was told is accepted never comes again, and all else does.
-    pub(crate) fn share_is_killed(&self) {
-        const GROUP: &str = "sharers";
-        let partitions: Vec<i32> = (0..PARTITION_COUNT).collect();
-        let mut sharer = Sharer::join(&self.nodes.bootstrap, GROUP, TOPIC);
-        sharer.accept(200, &partitions);
-
-        let coordinator = self.coordinator(GROUP);
-        self.nodes.kill(&["--node", &coordinator.to_string()]);
-        sharer.accept(400, &partitions);
-        self.nodes.restart(&["--node", &coordinator.to_string()]);
-
-        let leader = self.load.leader(0).to_string();
-        self.nodes.kill(&["--node", &leader]);
-        // From then on there is more of each partition than the group has got.
-        let acked = self.last_acked();
-        let is_had = |accepted: &BTreeMap<i32, BTreeSet<i64>>| {
-            let last = |index: &i32| accepted.get(index).and_then(BTreeSet::last).copied();
-            partitions.iter().zip(&acked).all(|(index, acked)| last(index) >= Some(*acked))
-        };
-        let mut count = 600;
-        while !is_had(&sharer.accepted) {
-            sharer.accept(count, &partitions);
-            count += 1000;
-        }
-        // Those that it was given and could not say anything of come when their locks end.
-        for (index, acked) in partitions.iter().zip(&acked) {
-            let all: BTreeSet<i64> = (0..=*acked).collect();
-            until("nothing is left out", ACKS_AFTER_START_WITHIN * 2, || {
-                sharer.poll(*index);
-                sharer.accepted[index].is_superset(&all)
-            });
-        }
-        let counts: Vec<usize> = sharer.accepted.values().map(BTreeSet::len).collect();
-        say(&format!("  the share group: {counts:?} accepted, each once"));
-        self.nodes.restart(&["--node", &leader]);
         self.nodes.wait_until_whole();
     }
 

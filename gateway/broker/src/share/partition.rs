@@ -384,7 +384,8 @@ impl<W> SharePartition<W> {
         }
     }
 
-    /// A member is gone: what it held is free, and this delivery does not count.
+    /// A member is gone: what it held is free. The delivery counts, as in Kafka: a record that ends its consumers would go
+    /// round for ever.
     pub fn release(&mut self, member: &str) {
         let is_its =
             |slot: &Slot| matches!(slot, Slot::Acquired { member: it, .. } if **it == *member);
@@ -394,9 +395,10 @@ impl<W> SharePartition<W> {
             .collect();
         for run in held {
             let Slot::Acquired { count, .. } = run.value else { continue };
-            let slot = Slot::Available { count: count.saturating_sub(1) };
+            let slot = self.freed(count);
             self.put(run.start, run.end, slot);
         }
+        self.advance();
     }
 
     /// Frees what was held for too long. Gives whether it freed any.

@@ -323,7 +323,7 @@ async fn a_connection_that_is_closed_frees_what_its_member_holds() {
     let id = other.send(2, &waits).await;
     served.client = TestClient::connect(&served.front);
     let told = other.receive::<ShareFetchRequest>(2, id).await;
-    assert_eq!(acquired(&told.responses[0].partitions[0]), [(0, 0, 1)]);
+    assert_eq!(acquired(&told.responses[0].partitions[0]), [(0, 0, 2)]);
 }
 
 #[tokio::test]
