@@ -226,19 +226,20 @@ impl<'a> Placement<'a> {
             return None;
         }
         let mut preferences = Preferences::new(metadata);
-        let mut of_topics: BTreeMap<TopicId, Vec<GroupId>> = BTreeMap::new();
+        // Of each topic where its partitions may be, and where they may go.
+        let mut of_topics: BTreeMap<TopicId, (Vec<GroupId>, Vec<GroupId>)> = BTreeMap::new();
         let mut moves = Vec::new();
         for (id, partition) in sweep.part(metadata) {
-            let fitting = of_topics.entry(partition.topic).or_insert_with(|| {
+            let (fitting, targets) = of_topics.entry(partition.topic).or_insert_with(|| {
                 let topic = ConfigResource::Topic(partition.topic);
-                metadata.groups_of_class(metadata.config(&topic, STORAGE_CLASS))
+                let class = metadata.config(&topic, STORAGE_CLASS);
+                let mut targets = metadata.groups_of_new(class);
+                targets.retain(|group| serving.contains(group));
+                (metadata.groups_of_class(class), targets)
             });
             if fitting.contains(&partition.group) {
                 continue;
             }
-            let class = metadata.config(&ConfigResource::Topic(partition.topic), STORAGE_CLASS);
-            let mut targets = metadata.groups_of_new(class);
-            targets.retain(|group| serving.contains(group));
             let leader = metadata.node(partition.leader);
             let is_led = leader.is_some_and(|leader| leader.liveness != Liveness::Dead);
             let is_spent = metadata.homes(id).len() > MOVES_MAX;
@@ -252,7 +253,7 @@ impl<'a> Placement<'a> {
                 break;
             }
             let preferred = preferences.of(partition.topic);
-            let Some(leader) = self.choose(&targets, preferred) else { break };
+            let Some(leader) = self.choose(targets, preferred) else { break };
             let of_leader = self.candidates.get(&leader).and_then(|it| it.group);
             let group = of_leader.filter(|group| targets.contains(group)).unwrap_or(*first);
             self.recount(partition.leader, |count| count - 1);

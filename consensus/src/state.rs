@@ -229,6 +229,25 @@ struct Header {
     producer_id_count: u64,
 }
 
+/// The partitions that each node leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Led(BTreeMap<NodeId, BTreeSet<PartitionId>>);
+
+impl Led {
+    fn add(&mut self, partition: PartitionId, leader: NodeId) {
+        self.0.entry(leader).or_default().insert(partition);
+    }
+
+    fn remove(&mut self, partition: PartitionId, leader: NodeId) {
+        if let Some(led) = self.0.get_mut(&leader) {
+            led.remove(&partition);
+            if led.is_empty() {
+                self.0.remove(&leader);
+            }
+        }
+    }
+}
+
 /// All the cluster has decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
@@ -243,7 +262,7 @@ pub struct Metadata {
     shown_names: BTreeSet<(String, String)>,
     partitions: BTreeMap<PartitionId, Partition>,
     /// The partitions that each node leads: a node that goes, of hundreds, must not cost a look at all.
-    led: BTreeMap<NodeId, BTreeSet<PartitionId>>,
+    led: Led,
     /// Of partitions that were ever moved.
     homes: BTreeMap<PartitionId, Vec<Home>>,
     configs: BTreeMap<ConfigResource, BTreeMap<String, String>>,
@@ -366,13 +385,13 @@ impl Metadata {
         &self,
         node: NodeId,
     ) -> impl Iterator<Item = (PartitionId, &Partition)> {
-        let led = self.led.get(&node).into_iter().flatten();
+        let led = self.led.0.get(&node).into_iter().flatten();
         led.filter_map(|id| Some((*id, self.partitions.get(id)?)))
     }
 
     /// How many partitions a node leads.
     pub fn led_count(&self, node: NodeId) -> usize {
-        self.led.get(&node).map_or(0, BTreeSet::len)
+        self.led.0.get(&node).map_or(0, BTreeSet::len)
     }
 
     /// The partitions from this one on, by id.
@@ -381,19 +400,6 @@ impl Metadata {
         first: PartitionId,
     ) -> impl Iterator<Item = (PartitionId, &Partition)> {
         self.partitions.range(first..).map(|(id, partition)| (*id, partition))
-    }
-
-    fn note_leader(&mut self, partition: PartitionId, leader: NodeId) {
-        self.led.entry(leader).or_default().insert(partition);
-    }
-
-    fn forget_leader(&mut self, partition: PartitionId, leader: NodeId) {
-        if let Some(led) = self.led.get_mut(&leader) {
-            led.remove(&partition);
-            if led.is_empty() {
-                self.led.remove(&leader);
-            }
-        }
     }
 
     /// One config of a resource, if it was set.

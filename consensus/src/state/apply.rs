@@ -256,8 +256,8 @@ impl Metadata {
         partition.leader = assignment.leader;
         partition.generation = partition.generation.next();
         partition.leader_epoch = partition.leader_epoch.max(assignment.epoch_floor).next();
-        self.forget_leader(id, previous);
-        self.note_leader(id, assignment.leader);
+        self.led.remove(id, previous);
+        self.led.add(id, assignment.leader);
         effects.record(Change::LeaderAssigned { partition: id, previous }, RowKey::Partition(id));
         Some(id)
     }

@@ -162,7 +162,7 @@ impl Metadata {
                 Some(members) if members.len() == partition.index as usize => members.push(*id),
                 _ => return Err(RowError::Inconsistent { key: RowKey::Partition(*id) }),
             }
-            self.led.entry(partition.leader).or_default().insert(*id);
+            self.led.add(*id, partition.leader);
         }
         for (id, homes) in &self.homes {
             let here = self.partitions.get(id).map(|partition| partition.group);

@@ -58,7 +58,7 @@ impl Metadata {
         self.remove_topic_name(&topic.name);
         for partition in &topic.partitions {
             if let Some(removed) = self.partitions.remove(partition) {
-                self.forget_leader(*partition, removed.leader);
+                self.led.remove(*partition, removed.leader);
             }
             effects.rows.push(RowKey::Partition(*partition));
             if self.homes.remove(partition).is_some() {
@@ -212,7 +212,7 @@ impl Metadata {
             };
             members.push(id);
             self.partitions.insert(id, partition);
-            self.led.entry(*leader).or_default().insert(id);
+            self.led.add(id, *leader);
             effects.record(Change::PartitionCreated(id), RowKey::Partition(id));
         }
         effects.rows.push(RowKey::Header);

@@ -128,8 +128,18 @@ impl Shares {
         lock(&self.windows).get(&(Arc::clone(group), partition)).cloned()
     }
 
+    /// A window is closed; the one that has replaced it stays.
     fn forget(&self, window: &Arc<Window>) {
-        lock(&self.windows).retain(|_, known| !Arc::ptr_eq(known, window));
+        let mut windows = lock(&self.windows);
+        let key = window.key();
+        if windows.get(&key).is_some_and(|known| Arc::ptr_eq(known, window)) {
+            windows.remove(&key);
+        }
+    }
+
+    fn end_session(&self, member: &Member) {
+        self.sessions.remove(member);
+        self.on_session_over(&member.group, &member.id);
     }
 
     /// A member's session is over: what it holds is free, and the windows of a group without sessions go.

@@ -1,6 +1,12 @@
 //! Other programs, which must succeed.
 
-use std::process::Command;
+#![expect(clippy::disallowed_methods, reason = "real processes are watched in real time")]
+
+use std::process::{Child, Command};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const INTERRUPTED_WITHIN: Duration = Duration::from_secs(20);
 
 /// Runs a command.
 pub(crate) fn ok(command: &mut Command) -> Result<(), String> {
@@ -23,4 +29,20 @@ pub(crate) fn output(command: &mut Command) -> Result<String, String> {
         output.status,
         String::from_utf8_lossy(&output.stderr)
     ))
+}
+
+/// Ends processes as Ctrl-C does, so that one that supervises others ends those; kills what does not end in time.
+pub(crate) fn interrupt(processes: &mut [Child]) {
+    for process in processes.iter() {
+        let _already_gone = Command::new("kill").args(["-INT", &process.id().to_string()]).status();
+    }
+    let deadline = Instant::now() + INTERRUPTED_WITHIN;
+    for process in processes {
+        while process.try_wait().is_ok_and(|status| status.is_none()) {
+            if Instant::now() > deadline {
+                let _already_gone = process.kill();
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
 }

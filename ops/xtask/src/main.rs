@@ -12,6 +12,7 @@ mod command;
 mod docs;
 mod fuzz;
 mod jepsen;
+mod machine;
 mod package;
 mod refill;
 mod text;

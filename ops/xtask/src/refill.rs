@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use self::net::Network;
 use self::nodes::{Cluster, node_count};
+use crate::machine::{ProcessorTime, processor_time};
 use crate::target;
 use crate::text::number_after;
 
@@ -260,26 +261,6 @@ impl Load {
             _ => Err(format!("producers: {}", String::from_utf8_lossy(&output.stderr))),
         }
     }
-}
-
-/// Of all processors, in ticks.
-struct ProcessorTime {
-    used: f64,
-    stolen: f64,
-    all: f64,
-}
-
-/// What all processors have done since the system was started.
-fn processor_time() -> ProcessorTime {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = text.lines().next().unwrap_or_default();
-    let times: Vec<f64> =
-        line.split_whitespace().skip(1).take(8).filter_map(|time| time.parse().ok()).collect();
-    let all: f64 = times.iter().sum();
-    // Neither idle nor waiting for a disk, nor with somebody else.
-    let unused: f64 = times.iter().skip(3).take(2).sum();
-    let stolen = times.get(7).copied().unwrap_or_default();
-    ProcessorTime { used: all - unused - stolen, stolen, all }
 }
 
 fn print(options: &Options, rows: &[Row]) {

@@ -71,7 +71,6 @@ const MAIN_SOCKET: u32 = 0;
 const METADATA_SOCKET: u32 = 1;
 
 /// Has the kernel choose between the sockets of a port by the first bytes of each packet's connection id.
-#[expect(unsafe_code, reason = "no library attaches programs that choose between sockets")]
 fn steer(socket: &UdpSocket) -> io::Result<()> {
     let mark = u32::from_be_bytes(METADATA_MARK);
     let step = |code: u32, jump_if, jump_else, k| libc::sock_filter {
@@ -97,18 +96,7 @@ fn steer(socket: &UdpSocket) -> io::Result<()> {
         step(answer, 0, 0, MAIN_SOCKET),
     ];
     let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the descriptor is open while `socket` is borrowed, and `program` with what it points to lives until the
-    // call returns, which copies both.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const program).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    set_socket_option(socket, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
 }
 
 /// Asks for large socket buffers: beyond the system's limit where we may (`CAP_NET_ADMIN`), else
@@ -118,29 +106,25 @@ fn set_buffers(socket: &UdpSocket, size_bytes: usize) {
     for (forced, limited) in
         [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)]
     {
-        if set_socket_option(socket, forced, size_bytes).is_err()
-            && let Err(error) = set_socket_option(socket, limited, size_bytes)
+        if set_socket_option(socket, forced, &size_bytes).is_err()
+            && let Err(error) = set_socket_option(socket, limited, &size_bytes)
         {
             tracing::warn!(%error, size_bytes, "cannot enlarge the UDP socket's buffers");
         }
     }
 }
 
-#[expect(unsafe_code, reason = "the standard library does not set socket buffers")]
-fn set_socket_option(
-    socket: &UdpSocket,
-    option: libc::c_int,
-    value: libc::c_int,
-) -> Result<(), io::Error> {
-    // SAFETY: the descriptor is open while `socket` is borrowed, and `value` is a live c_int of
-    // the size given.
+#[expect(unsafe_code, reason = "no library forces socket buffers, or chooses between sockets")]
+fn set_socket_option<T>(socket: &UdpSocket, option: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the descriptor is open while `socket` is borrowed, and `value` is of the size given. The kernel copies it,
+    // and what it points to, before the call returns; an address that is not valid is an error.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             option,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
+            (&raw const *value).cast(),
+            size_of::<T>() as libc::socklen_t,
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -64,8 +64,7 @@ async fn try_acknowledge(
     });
     let outcomes = take_all(call, &member, acknowledgements.collect(), request.is_renew_ack).await;
     if epoch == EPOCH_FINAL {
-        call.front.shares.sessions.remove(&member);
-        call.front.shares.on_session_over(&member.group, &member.id);
+        call.front.shares.end_session(&member);
     }
     Ok(respond(call, &member, outcomes))
 }

@@ -81,8 +81,7 @@ async fn try_fetch(
     let outcomes =
         acknowledge::take_all(call, &member, acknowledgements, request.is_renew_ack).await;
     if epoch == EPOCH_FINAL {
-        call.front.shares.sessions.remove(&member);
-        call.front.shares.on_session_over(&member.group, &member.id);
+        call.front.shares.end_session(&member);
     }
     let is_prompt = has_acknowledged || request.is_renew_ack || epoch == EPOCH_FINAL;
     let wait = match is_prompt {

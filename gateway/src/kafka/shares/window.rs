@@ -13,7 +13,7 @@ use meridian_consensus::state::Partition;
 use meridian_protocol::ErrorCode;
 use tokio::sync::{Notify, oneshot};
 
-use super::{keeping, settings};
+use super::{WindowKey, keeping, settings};
 use crate::group::consumer::TopicPartition;
 use crate::kafka::configs::share::Reset;
 use crate::kafka::{Front, error, list_offsets, lock};
@@ -68,6 +68,11 @@ impl Window {
         });
         tokio::spawn(Arc::clone(&window).run());
         window
+    }
+
+    /// What the window is found by.
+    pub(super) fn key(&self) -> WindowKey {
+        (Arc::clone(&self.group), self.log.ownership().partition)
     }
 
     /// The log of the partition.

@@ -5,6 +5,8 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::machine::{ProcessorTime, processor_time};
+
 /// Of `utime` and the like: the kernel's `USER_HZ`, which is 100 wherever Linux runs.
 const TICKS_PER_SECOND: f64 = 100.0;
 const SETTLE_WITHIN: Duration = Duration::from_secs(30);
@@ -106,14 +108,10 @@ fn cpu_of_ended_children() -> f64 {
     fields("/proc/self/stat").map_or(0.0, |fields| seconds(&fields, [13, 14]))
 }
 
-/// Processor time that the whole machine has used, in seconds.
+/// Processor time that the whole machine has used, and the host has given to others, in seconds.
 fn busy() -> f64 {
-    let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let line = text.lines().next().unwrap_or_default();
-    let ticks: Vec<f64> =
-        line.split_whitespace().skip(1).take(8).filter_map(|it| it.parse().ok()).collect();
-    let idle: f64 = ticks.iter().skip(3).take(2).sum();
-    (ticks.iter().sum::<f64>() - idle) / TICKS_PER_SECOND
+    let ProcessorTime { used, stolen, .. } = processor_time();
+    (used + stolen) / TICKS_PER_SECOND
 }
 
 fn switches_of(processes: &[u32]) -> u64 {

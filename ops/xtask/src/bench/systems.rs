@@ -7,10 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::meter::descendants;
-use crate::command::ok;
+use crate::command::{interrupt, ok};
 
 const READY_WITHIN: Duration = Duration::from_secs(120);
-const END_WITHIN: Duration = Duration::from_secs(20);
 /// Where the version of Kafka is pinned.
 const KAFKA_MANIFEST: &str = "ops/tests/clients/apps/pom.xml";
 const KAFKA_BROKERS: u16 = 3;
@@ -191,19 +190,7 @@ impl System {
 
 impl Drop for System {
     fn drop(&mut self) {
-        // As Ctrl-C does: the supervisor of `meridian dev` ends its nodes.
-        for process in &self.processes {
-            let _gone = Command::new("kill").args(["-INT", &process.id().to_string()]).status();
-        }
-        let deadline = Instant::now() + END_WITHIN;
-        for process in &mut self.processes {
-            while process.try_wait().is_ok_and(|status| status.is_none()) {
-                if Instant::now() > deadline {
-                    let _gone = process.kill();
-                }
-                thread::sleep(Duration::from_millis(50));
-            }
-        }
+        interrupt(&mut self.processes);
         // Logs stay, for who looks for what went wrong.
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         for folder in entries.map(|entry| entry.path()).filter(|path| path.is_dir()) {

@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::command::interrupt;
+
 const READY_WITHIN: Duration = Duration::from_secs(90);
-const END_WITHIN: Duration = Duration::from_secs(20);
 
 /// How many nodes a cluster has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -183,16 +184,7 @@ fn leading_number(text: &str) -> Option<u32> {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // As Ctrl-C does: the supervisor ends its nodes.
-        let pid = self.supervisor.id().to_string();
-        let _already_gone = Command::new("kill").args(["-INT", &pid]).status();
-        let deadline = Instant::now() + END_WITHIN;
-        while self.supervisor.try_wait().is_ok_and(|status| status.is_none()) {
-            if Instant::now() > deadline {
-                let _already_gone = self.supervisor.kill();
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+        interrupt(std::slice::from_mut(&mut self.supervisor));
     }
 }
 

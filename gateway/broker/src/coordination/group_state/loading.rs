@@ -8,6 +8,7 @@ use meridian_base::position::Offset;
 use meridian_protocol::records::{BatchHeader, EndTxnMarker, Record};
 use meridian_storage::codec::DecodeError;
 use meridian_storage::mutation::Mutation;
+use serde::de::DeserializeOwned;
 
 use super::{GroupEntry, Groups};
 use crate::coordination::Limits;
@@ -140,10 +141,16 @@ fn restore_consumer<W>(
     now: Instant,
 ) -> Result<Restored<W>, DecodeError> {
     let record: ConsumerRecord = group_record::decode_value(value.clone())?;
-    let member = |(id, value)| Ok((id, group_record::decode_value(value)?));
-    let members: Result<Vec<_>, DecodeError> = members.into_iter().map(member).collect();
-    let group = ConsumerGroup::restore(limits.consumer, record.image, members?, now);
+    let group = ConsumerGroup::restore(limits.consumer, record.image, decoded(members)?, now);
     Ok((AnyGroup::Consumer(group), (group_record::consumer_key(id), Some(value)), record.at_ms))
+}
+
+/// Each member's record, by its id.
+fn decoded<T: DeserializeOwned>(
+    members: BTreeMap<String, Bytes>,
+) -> Result<Vec<(String, T)>, DecodeError> {
+    let member = |(id, value)| Ok((id, group_record::decode_value(value)?));
+    members.into_iter().map(member).collect()
 }
 
 fn restore_share<W>(
@@ -154,10 +161,8 @@ fn restore_share<W>(
     now: Instant,
 ) -> Result<Restored<W>, DecodeError> {
     let image: ShareGroupImage = group_record::decode_value(value.clone())?;
-    let member = |(id, value)| Ok((id, group_record::decode_value(value)?));
-    let members: Result<Vec<_>, DecodeError> = members.into_iter().map(member).collect();
     let at_ms = image.at_ms;
-    let group = ShareGroup::restore(limits.share, image, members?, now);
+    let group = ShareGroup::restore(limits.share, image, decoded(members)?, now);
     Ok((AnyGroup::Share(group), (group_record::share_key(id), Some(value)), at_ms))
 }
 

@@ -52,11 +52,7 @@ impl<W> Groups<W> {
         epoch: LeaderEpoch,
         opening: Opening,
     ) -> Result<ShareImage, ShareError> {
-        let entry = self.share_entry(id)?;
-        if !entry.shares.contains_key(&key) && entry.shares.len() >= SHARE_COUNT_MAX {
-            return Err(ShareError::TooMany);
-        }
-        let state = entry.shares.entry(key).or_default();
+        let state = self.share_state(id, key)?;
         state.open(epoch, opening)?;
         let image = state.image();
         self.record_share(id, key);
@@ -85,11 +81,7 @@ impl<W> Groups<W> {
         key: OffsetKey,
         start: Offset,
     ) -> Result<(), ShareError> {
-        let entry = self.share_entry(id)?;
-        if !entry.shares.contains_key(&key) && entry.shares.len() >= SHARE_COUNT_MAX {
-            return Err(ShareError::TooMany);
-        }
-        entry.shares.entry(key).or_default().seek(start);
+        self.share_state(id, key)?.seek(start);
         self.record_share(id, key);
         Ok(())
     }
@@ -119,6 +111,15 @@ impl<W> Groups<W> {
         let entry = self.by_id.get_mut(id);
         let is_share = |entry: &&mut GroupEntry<W>| matches!(entry.group, AnyGroup::Share(_));
         entry.filter(is_share).ok_or(ShareError::UnknownGroup)
+    }
+
+    /// What a group keeps of a partition, from now on if it kept nothing.
+    fn share_state(&mut self, id: &str, key: OffsetKey) -> Result<&mut ShareState, ShareError> {
+        let entry = self.share_entry(id)?;
+        if !entry.shares.contains_key(&key) && entry.shares.len() >= SHARE_COUNT_MAX {
+            return Err(ShareError::TooMany);
+        }
+        Ok(entry.shares.entry(key).or_default())
     }
 
     fn record_share(&mut self, id: &str, key: OffsetKey) {
